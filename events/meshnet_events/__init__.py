@@ -1,0 +1,17 @@
+"""The contract: what two programs must agree on to share one realm, and nothing that does IO.
+
+A stranger with this package's page (`docs/reference/events.md`), a JSON library and Ed25519 can
+write a node or an auditor in any language. It reads no clock, no file, no network and no random
+source: time and chance are arguments.
+
+    keys        NKey public keys and signing keys as text and bytes
+    subjects    every subject and stream name
+    reasons     every code an outcome can carry
+    facts       what can happen, as frozen structs
+    envelope    the signed bytes of an event: build and digest
+    gate        bytes in, event or refusal out, whatever the bytes
+    admission   does this proof cover what is about to be advertised?
+    evidence    does this distributed forward prove anything, and its digest
+    upcast      older versions of facts brought forward
+    schema      JSON Schema and AsyncAPI 3, generated
+"""

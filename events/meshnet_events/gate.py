@@ -1,0 +1,163 @@
+"""The gate: bytes that arrived become an event, or a refusal with the first reason that applies.
+
+    step 1     oversize
+    step 2     not-json
+    step 3     bad-envelope
+    step 4     bad-signature
+    step 5     not-canonical
+    step 6     wrong-realm, wrong-subject
+    step 7     replayed, broken-chain          needs the issuer's chain: `screened.follow`
+    step 8     unknown-type, bad-shape         found here, reported after step 7
+
+Steps 1 to 6 and 8 look at one message and nothing else, so `Gate.screen` may run anywhere and in
+any order; step 7 is the only one with a memory, and the caller keeps it. No input raises.
+
+A good event is proved good in one pass: a regular expression states the canonical envelope around
+`data`, and a typed decode whose typed encode gives the same bytes proves the rest. Whatever is not
+plainly good goes to `diagnosis`, which finds the one right reason slowly. The two answer alike on
+every input (tests/property/test_gate.py).
+
+Checking the signature is left to the caller, who may do it in bulk: `Screened.verified`.
+"""
+
+import re
+
+import msgspec
+from msgspec import Struct
+
+from meshnet_events import subjects
+from meshnet_events.diagnosis import diagnose
+from meshnet_events.envelope import (
+    MAX_BODY,
+    SIGNATURE_PATTERN,
+    TIME_PATTERN,
+    UUID7_PATTERN,
+    event_digest,
+    signed_bytes,
+    source,
+)
+from meshnet_events.facts import DIGEST_PATTERN, KEY_PATTERN, ShardRegistered
+from meshnet_events.keys import decode_public
+from meshnet_events.screened import Event, Screened
+from meshnet_events.upcast import READABLE, upcast
+
+_OPENING = b'{"event":{"data":'
+_EVENT_AT = len(b'{"event":')
+_DATA_AT = len(_OPENING)
+_CLOSING_LENGTH = 96
+_MAX_ISSUERS = 65_536
+_MAX_IDENTITY_BYTES = 64 * 2**20
+
+# What follows `data` in a canonical body. `data` ends at the last `},"id":"`: no brace comes after.
+_AFTER_DATA = re.compile(
+    (
+        f',"id":"{UUID7_PATTERN}","issuer":"({KEY_PATTERN})","issuerseq":([1-9][0-9]{{0,14}})'
+        f',"prev":"({DIGEST_PATTERN})","realm":"({subjects.REALM_PATTERN})"'
+        r',"source":"([^"\\]*)","specversion":"1\.0"'
+        f',"time":"{TIME_PATTERN}","type":"([a-z0-9.]*)"}}'
+        f',"sig":"({SIGNATURE_PATTERN})"}}'
+    ).encode()
+).fullmatch
+_encode = msgspec.json.Encoder().encode
+_DECODERS = {
+    name.encode(): (name, msgspec.json.Decoder(fact).decode) for name, fact in READABLE.items()
+}
+
+
+class _Issuer(Struct, frozen=True):
+    text: str
+    public: bytes
+    source: bytes
+    subject: str
+
+
+class Gate:
+    """Steps 1 to 6 and 8 for one realm.
+
+    It remembers issuers and identity blocks that it found sound before: the same bytes again cost a
+    look-up. The memory is bounded and changes no answer.
+    """
+
+    def __init__(self, realm: str) -> None:
+        """Raise ValueError when `realm` is no realm's name."""
+        self.realm = subjects.check_realm(realm)
+        self._realm = realm.encode("ascii")
+        self._issuers: dict[bytes, _Issuer] = {}
+        self._identities: set[bytes] = set()
+        self._identity_bytes = 0
+
+    def screen(self, body: bytes, subject: str) -> Screened:
+        """Take steps 1 to 6 and 8, save for checking the signature. Never raises."""
+        screened = self._plainly_good(body, subject)
+        if screened is None:
+            screened = diagnose(body, subject, self.realm)
+            self._remember(screened)
+        return screened
+
+    def _plainly_good(self, body: bytes, subject: str) -> Screened | None:
+        """A body that is beyond doubt but for its signature, else None."""
+        data_end = body.rfind(b'},"id":"') + 1
+        envelope = _AFTER_DATA(body, data_end)
+        if envelope is None or not body.startswith(_OPENING) or len(body) > MAX_BODY:
+            return None
+        issuer_bytes, issuerseq, prev, realm, claimed_source, type_bytes, signature = (
+            envelope.groups()
+        )
+        issuer = self._issuers.get(issuer_bytes)
+        known = _DECODERS.get(type_bytes)
+        if (
+            issuer is None
+            or known is None
+            or realm != self._realm
+            or claimed_source != issuer.source
+            or subject != issuer.subject
+        ):
+            return None
+        type_, decode = known
+        data = body[_DATA_AT:data_end]
+        try:
+            fact = decode(data)
+        except (msgspec.MsgspecError, RecursionError):
+            return None
+        # `identity` is kept as it came, so the encoding below proves nothing about it
+        if type(fact) is ShardRegistered and bytes(fact.identity) not in self._identities:
+            return None
+        if _encode(fact) != data:
+            return None
+        signed = signed_bytes(body[_EVENT_AT:-_CLOSING_LENGTH])
+        return Screened(
+            Event(
+                issuer.text,
+                int(issuerseq),
+                prev.decode(),
+                event_digest(signed),
+                type_,
+                upcast(fact),
+            ),
+            issuer.public,
+            signed,
+            signature,
+        )
+
+    def _remember(self, screened: Screened) -> None:
+        """Keep what a sound event showed, so that the next like it is plainly good."""
+        event = screened.result
+        if not isinstance(event, Event):
+            return
+        if len(self._issuers) >= _MAX_ISSUERS or self._identity_bytes >= _MAX_IDENTITY_BYTES:
+            self._issuers.clear()
+            self._identities.clear()
+            self._identity_bytes = 0
+        public = decode_public(event.issuer)
+        if public is not None:
+            self._issuers[event.issuer.encode()] = _Issuer(
+                event.issuer,
+                public,
+                source(self.realm, event.issuer).encode(),
+                subjects.event(self.realm, event.issuer),
+            )
+        if isinstance(event.data, ShardRegistered):
+            identity = bytes(event.data.identity)
+            if identity not in self._identities:
+                self._identities.add(identity)
+                self._identity_bytes += len(identity)

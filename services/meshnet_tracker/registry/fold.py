@@ -1,0 +1,159 @@
+"""One record in, one outcome out.
+
+`Fold` is the registry's only entry point. It takes a record through the gate and the rules of its
+fact, keeps the accounts, and returns the outcome with the transitions that the record caused. The
+same records in the same order give the same state, whoever folds them, wherever and whenever.
+
+    sequence 1     must create this realm, or the history is not ours: `HistoryFault`
+    later          gate steps 1 to 6 -> chain -> shape -> who may speak -> the fact's own rules
+
+From step 7 on an event is its issuer's next one, and its chain advances whatever is decided after;
+otherwise one refused registration would lock a node out for good.
+
+| who may speak | rejected |
+|---|---|
+| an operator fact from a key that is no operator | `not-operator` |
+| a node fact from a node that is not enrolled, where the policy requires it | `not-enrolled` |
+| a node fact from a suspended node | `suspended` |
+
+Checking signatures can be left out (`verify=False`, for what was checked before), or done in bulk
+by the caller between `screen` and `apply_screened`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from meshnet_events import facts
+from meshnet_events.envelope import ChainHead
+from meshnet_events.gate import Gate
+from meshnet_events.reasons import NOT_ENROLLED, NOT_OPERATOR, SUSPENDED, Refusal
+from meshnet_events.record import Record
+from meshnet_events.screened import Event, Screened, follow
+from msgspec import Struct
+
+from meshnet_tracker.registry.outcome import HistoryFault, Outcome, refused, rejected
+from meshnet_tracker.registry.rows import RefusedRecord, Transition
+from meshnet_tracker.registry.rules import evidence, handshakes, nodes, realm, recipes, shards
+from meshnet_tracker.registry.state import Cause, State
+
+Rule = Callable[[State, Any, Cause], Outcome]
+
+OPERATOR_RULES: dict[type[facts.Fact], Rule] = {
+    facts.RealmCreated: realm.created_again,
+    facts.RealmContinued: realm.continued,
+    facts.OperatorsChanged: realm.operators_changed,
+    facts.PolicyChanged: realm.policy_changed,
+    facts.NodeEnrolled: nodes.enrolled,
+    facts.NodeSuspended: nodes.suspended,
+    facts.NodeReinstated: nodes.reinstated,
+    facts.RecipeRevoked: recipes.revoked,
+    facts.RecipeReinstated: recipes.reinstated,
+}
+NODE_RULES: dict[type[facts.Fact], Rule] = {
+    facts.ShardRegistered: shards.registered,
+    facts.ShardWithdrawn: shards.withdrawn,
+    facts.HandshakeCompleted: handshakes.completed,
+    facts.ForwardAttested: evidence.attested,
+}
+
+
+class Applied(Struct, frozen=True):
+    """What one record did."""
+
+    outcome: Outcome
+    transitions: tuple[Transition, ...]
+
+
+class Fold:
+    """Applies the records of one realm, in order, to one state."""
+
+    def __init__(self, state: State, *, operator: str | None = None) -> None:
+        """`operator` is the root of trust that the caller was told, if any."""
+        self.state = state
+        self.operator = operator
+        self._gate = Gate(state.name)
+
+    def screen(self, record: Record) -> Screened:
+        """The part that looks at this record alone; `apply_screened` takes the result."""
+        return self._gate.screen(record.body, record.subject)
+
+    def apply(self, record: Record, *, verify: bool = True) -> Applied:
+        """Apply the next record. Raises `HistoryFault` when it cannot stand here."""
+        screened = self._gate.screen(record.body, record.subject)
+        return self.apply_screened(record, screened.verified() if verify else screened.result)
+
+    def apply_screened(self, record: Record, screened: Event | Refusal) -> Applied:
+        """Apply the next record, whose steps 1 to 6 and 8 gave `screened`."""
+        state = self.state
+        if record.sequence != state.sequence + 1:
+            raise HistoryFault(
+                "gap", f"sequence {record.sequence} arrived; expected {state.sequence + 1}"
+            )
+        transitions = state.changes.transitions
+        before = len(transitions)
+        if record.sequence == 1:
+            outcome = self._create(record, screened)
+        elif isinstance(screened, Refusal):
+            outcome = refused(screened)
+        else:
+            outcome = self._speak(record, screened)
+        if outcome.code is not None:
+            self._list_refusal(record, screened, outcome)
+        state.count(record.sequence, record.time_ns, outcome.name)
+        return Applied(outcome, tuple(transitions[before:]))
+
+    def _create(self, record: Record, event: Event | Refusal) -> Outcome:
+        if isinstance(event, Refusal):
+            raise HistoryFault("bad-realm", f"sequence 1 is {event.code}: {event.detail}")
+        head = follow(ChainHead(), event)
+        if isinstance(head, Refusal):
+            raise HistoryFault("bad-realm", f"sequence 1 is {head.code}: {head.detail}")
+        if not isinstance(event.data, facts.RealmCreated):
+            raise HistoryFault("bad-realm", f"sequence 1 holds {event.type}, not realm.created")
+        cause = _cause(record, event)
+        outcome = realm.create_realm(self.state, event.data, cause, self.operator)
+        self.state.advance_chain(event.issuer, head)
+        return outcome
+
+    def _speak(self, record: Record, event: Event) -> Outcome:
+        state = self.state
+        issuer = event.issuer
+        head = follow(state.chain_of(issuer), event)
+        if isinstance(head, Refusal):
+            return refused(head)
+        state.advance_chain(issuer, head)
+        fact = event.data
+        if isinstance(fact, Refusal):
+            return refused(fact)
+        rule = NODE_RULES.get(type(fact))
+        if rule is None:
+            if issuer not in state.expect_realm().operators:
+                return rejected(NOT_OPERATOR, f"{issuer} is no operator")
+            rule = OPERATOR_RULES[type(fact)]
+        else:
+            row = state.nodes.get(issuer)
+            if (row is None or not row.enrolled) and state.policy.enrolment == "required":
+                return rejected(NOT_ENROLLED, f"{issuer} is not enrolled")
+            if row is not None and row.suspended:
+                return rejected(SUSPENDED, f"{issuer} is suspended")
+        return rule(state, fact, _cause(record, event))
+
+    def _list_refusal(self, record: Record, screened: Event | Refusal, outcome: Outcome) -> None:
+        if isinstance(screened, Event):
+            issuer, type_ = screened.issuer, screened.type[:128]
+        else:
+            issuer, type_ = record.subject.rsplit(".", 1)[-1][:64], ""
+        self.state.changes.refusals.append(
+            RefusedRecord(
+                code=outcome.code or "",
+                detail=outcome.detail,
+                issuer=issuer,
+                sequence=record.sequence,
+                time_ms=record.time_ms,
+                type=type_,
+            )
+        )
+
+
+def _cause(record: Record, event: Event) -> Cause:
+    return Cause(record.sequence, record.time_ms, event.issuer, event.digest, event.type)

@@ -1,0 +1,45 @@
+"""What the fold did with one record: every record has exactly one outcome."""
+
+from typing import Literal
+
+from meshnet_events.reasons import Refusal
+from msgspec import Struct
+
+
+class Outcome(Struct, frozen=True):
+    """`applied`, `noop`, or `rejected` with one code. `detail` is for people."""
+
+    kind: Literal["applied", "noop", "rejected"]
+    code: str | None = None
+    detail: str = ""
+
+    @property
+    def name(self) -> str:
+        """How the outcome is counted: its code if it was rejected, else its kind."""
+        return self.code or self.kind
+
+
+APPLIED = Outcome("applied")
+NOOP = Outcome("noop")
+
+
+def rejected(code: str, detail: str = "") -> Outcome:
+    """The record is rejected for `code`."""
+    return Outcome("rejected", code, detail)
+
+
+def refused(refusal: Refusal) -> Outcome:
+    """The record is rejected for what the gate or a rule said."""
+    return Outcome("rejected", refusal.code, refusal.detail)
+
+
+class HistoryFault(Exception):
+    """This record cannot stand here in a history of this realm: nothing more may be folded.
+
+    `reason` is a short code, `detail` says what was found and expected.
+    """
+
+    def __init__(self, reason: str, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason = reason
+        self.detail = detail

@@ -1,0 +1,50 @@
+"""`handshake.completed`: one side's newest word on a neighbour.
+
+| order | rejected | when |
+|---|---|---|
+| 1 | `unknown-peer` | the peer is not a known node |
+| 2 | `stale-boot` | either boot is not its node's current one (before it registers it has none) |
+
+Applied, it replaces what this side said before of this peer, both boots and this fingerprint.
+"""
+
+from meshnet_events.facts import HandshakeCompleted, recipe_key
+from meshnet_events.reasons import STALE_BOOT, UNKNOWN_PEER
+
+from meshnet_tracker.registry.outcome import APPLIED, Outcome, rejected
+from meshnet_tracker.registry.rows import Handshake
+from meshnet_tracker.registry.state import Cause, State
+
+
+def completed(state: State, fact: HandshakeCompleted, cause: Cause) -> Outcome:
+    """Keep the result."""
+    nodes = state.nodes
+    peer = nodes.get(fact.peer)
+    if peer is None and not state.is_known(fact.peer):
+        return rejected(UNKNOWN_PEER, f"{fact.peer} is not a known node")
+    node = nodes.get(cause.issuer)
+    if node is None or node.boot_id != fact.boot_id:
+        return rejected(STALE_BOOT, f"boot_id {fact.boot_id} is not the current boot of the issuer")
+    if peer is None or peer.boot_id != fact.peer_boot_id:
+        return rejected(
+            STALE_BOOT, f"peer_boot_id {fact.peer_boot_id} is not the current boot of the peer"
+        )
+    local = fact.local
+    state.put_handshake(
+        Handshake(
+            accepted=fact.accepted,
+            boot_id=fact.boot_id,
+            mismatches=fact.mismatches,
+            node=node.node,
+            peer=peer.node,
+            peer_boot_id=fact.peer_boot_id,
+            presented=None if fact.accepted else fact.presented,
+            recipe_key=recipe_key(local.model_artifact_digest, local.runtime_recipe_digest),
+            role=fact.role,
+            route_epoch=fact.route_epoch,
+            route_session_id=fact.route_session_id,
+            sequence=cause.sequence,
+            time_ms=cause.time_ms,
+        )
+    )
+    return APPLIED

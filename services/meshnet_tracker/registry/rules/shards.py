@@ -1,0 +1,177 @@
+"""`shard.registered` and `shard.withdrawn`: claims come and go.
+
+`shard.registered`, in this order:
+
+| check | outcome | effect |
+|---|---|---|
+| the boot was superseded before | `stale-boot` | none: it ends no claim |
+| the host differs from that of any claim of this node live before this record | *(no refusal)* | the node is in `conflict` until it is reinstated |
+| the boot is new | *(no refusal)* | every claim of the boot before ends, that boot is superseded |
+| a fault in `identity` | `bad-identity` | the earlier claim of this shard id ends, the shard is listed as refused |
+| the proof does not cover the claim, failed, or is not fresh | `capability:<reason>` | the same |
+| | applied | the claim is live; the first of its recipe makes it `dark` |
+
+Registering the same boot, shard, fingerprint and range again updates the claim without ending it;
+anything else ends the earlier claim of the shard id (`superseded`). Boots are ordered by first
+appearance in a registration that reached the second row; no other fact introduces one.
+
+`shard.withdrawn` ends the live claim of that shard and boot, and is a noop when there is none.
+"""  # noqa: E501 - a table's rows are lines
+
+from meshnet_events.admission import Selection, capability_refusal
+from meshnet_events.facts import Policy, ShardRegistered, ShardWithdrawn
+from meshnet_events.reasons import CAPABILITY, STALE_BOOT, Refusal
+
+from meshnet_tracker.registry.outcome import APPLIED, NOOP, Outcome, refused, rejected
+from meshnet_tracker.registry.rows import Claim, Identity, Node, Recipe
+from meshnet_tracker.registry.state import Cause, State
+
+
+def registered(state: State, fact: ShardRegistered, cause: Cause) -> Outcome:
+    """A node offers a shard."""
+    issuer, boot_id = cause.issuer, fact.boot_id
+    if state.is_superseded(issuer, boot_id):
+        return rejected(STALE_BOOT, f"boot_id {boot_id} was superseded; restart the process")
+    row = state.nodes.get(issuer)
+    if row is None:
+        row = state.touch_node(issuer)
+    claims = state.claims.get(issuer, {})
+    _find_conflict(state, row, fact, cause)
+    if row.boot_id != boot_id:
+        state.end_claims(issuer, "superseded", cause)
+        state.supersede_boot(row, successor=boot_id)
+
+    block = bytes(fact.identity)
+    identity = state.identities.read(block)
+    refusal = (
+        identity
+        if isinstance(identity, Refusal)
+        else _not_admitted(identity, fact, state.policy, cause.time_ms)
+    )
+    earlier = claims.get(fact.shard_id)
+    if (
+        earlier is not None
+        and earlier.status == "live"
+        and not _updates(earlier, identity, refusal)
+    ):
+        state.end_claim(earlier, "superseded", cause)
+    before = "unknown" if earlier is None else earlier.status
+    claim = Claim(
+        boot_id=boot_id,
+        device=fact.device,
+        endpoint=fact.endpoint,
+        host=fact.host,
+        identity=None if isinstance(identity, Refusal) else identity,
+        node=row.node,
+        sequence=cause.sequence,
+        shard_id=fact.shard_id,
+        status="live" if refusal is None else "refused",
+        synthetic=fact.capability.synthetic,
+        time_ms=cause.time_ms,
+        validated_at_ms=fact.capability.validated_at_ms,
+        refusal=None if refusal is None else refusal.code,
+        refusal_detail="" if refusal is None else refusal.detail,
+    )
+    state.put_claim(claim)
+    if before != claim.status:
+        state.record(
+            "shard",
+            f"{issuer}/{fact.shard_id}",
+            before,
+            claim.status,
+            cause,
+            claim.refusal_detail,
+        )
+    if refusal is not None:
+        return refused(refusal)
+    if not isinstance(identity, Refusal) and identity.recipe_key not in state.recipes:
+        _make_known(state, identity, fact, cause)
+    return APPLIED
+
+
+def withdrawn(state: State, fact: ShardWithdrawn, cause: Cause) -> Outcome:
+    """A node takes a shard back."""
+    claim = state.claims.get(cause.issuer, {}).get(fact.shard_id)
+    if claim is None or claim.status != "live" or claim.boot_id != fact.boot_id:
+        return NOOP
+    state.end_claim(claim, "withdrawn", cause)
+    return APPLIED
+
+
+def _find_conflict(state: State, row: Node, fact: ShardRegistered, cause: Cause) -> None:
+    """A key that speaks from two hosts was copied."""
+    if row.conflict:
+        return
+    for claim in state.claims.get(row.node, {}).values():
+        if claim.status == "live" and claim.host.id != fact.host.id:
+            before = row.status
+            state.touch_node(row.node).conflict = True
+            if row.status != before:
+                state.record(
+                    "node",
+                    row.node,
+                    before,
+                    row.status,
+                    cause,
+                    f"registered from host {fact.host.id[:12]} while {claim.shard_id} was live on "
+                    f"host {claim.host.id[:12]}",
+                )
+            return
+
+
+def _not_admitted(
+    identity: Identity, fact: ShardRegistered, policy: Policy, now_ms: int
+) -> Refusal | None:
+    """The admission rule, with the broker's time as now."""
+    proven = fact.capability
+    refusal = capability_refusal(
+        Selection(
+            identity.artifact_id,
+            identity.shard_start,
+            identity.shard_end,
+            identity.recipe_id,
+            identity.recipe_version,
+            identity.backend_id,
+            fact.device,
+            identity.model_artifact_digest,
+            identity.runtime_recipe_digest,
+        ),
+        proven,
+        status=proven.status,
+        diagnostics=proven.diagnostics,
+        validated_at=proven.validated_at_ms,
+        now=now_ms,
+        max_age=policy.max_report_age_ms,
+        max_skew=policy.max_clock_skew_ms,
+        per_second=1000,
+    )
+    return None if refusal is None else Refusal(CAPABILITY + refusal.reason, refusal.message)
+
+
+def _updates(earlier: Claim, identity: Identity | Refusal, refusal: Refusal | None) -> bool:
+    """Whether fingerprint and range are what they were. The boot is: an older one has ended."""
+    if refusal is not None or earlier.identity is None or isinstance(identity, Refusal):
+        return False
+    return (
+        earlier.identity.recipe_key == identity.recipe_key
+        and earlier.identity.shard_start == identity.shard_start
+        and earlier.identity.shard_end == identity.shard_end
+    )
+
+
+def _make_known(state: State, identity: Identity, fact: ShardRegistered, cause: Cause) -> None:
+    state.put_recipe(
+        Recipe(
+            certification=None,
+            identity=fact.identity.copy(),
+            layer_count=identity.layer_count,
+            model_artifact_digest=identity.model_artifact_digest,
+            proven_seams=(),
+            recipe_key=identity.recipe_key,
+            runtime_recipe_digest=identity.runtime_recipe_digest,
+            sequence=cause.sequence,
+            status="dark",
+            time_ms=cause.time_ms,
+        ),
+        cause,
+    )

@@ -1,0 +1,315 @@
+"""The rows, the indexes over them, and what changed since someone last asked.
+
+`State` holds rows and derives indexes from them; it decides nothing. The rules change rows only
+through its verbs, so that rows, indexes and the list of changes cannot come apart. `from_rows`
+rebuilds the same state from what `take_changes` gave away.
+
+Handshake results, attestations and evidence name boots. Once a boot is superseded no record that
+names it can be applied again, so `supersede_boot` drops them: the state is bounded by what is
+running, not by how long the log is. Only the superseded boots themselves are kept for good, since
+one must never return.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from meshnet_events.envelope import ChainHead
+from meshnet_events.facts import Policy
+from msgspec import Struct, field
+
+from meshnet_tracker.registry.identity import IdentityReader
+from meshnet_tracker.registry.rows import (
+    Claim,
+    ClaimStatus,
+    Evidence,
+    Handshake,
+    Node,
+    Realm,
+    Recipe,
+    RecipeStatus,
+    RefusedRecord,
+    Transition,
+)
+
+_NO_EVENT = ChainHead()
+VOID_CLAIM_ENDED = "a claim that it names ended"
+
+
+class Cause(Struct, frozen=True):
+    """The record at hand, as far as the rules may know it."""
+
+    sequence: int
+    time_ms: int
+    issuer: str
+    digest: str
+    type: str
+
+
+class Changes(Struct):
+    """Keys of the rows that changed, and what was appended, since the last `take_changes`."""
+
+    realm: bool = False
+    chains: set[str] = field(default_factory=set)
+    nodes: set[str] = field(default_factory=set)
+    boots: list[tuple[str, str]] = field(default_factory=list)
+    claims: set[tuple[str, str]] = field(default_factory=set)
+    recipes: set[str] = field(default_factory=set)
+    handshakes: set[tuple[str, str, str]] = field(default_factory=set)
+    attestations: set[tuple[str, str, int]] = field(default_factory=set)
+    evidence: set[str] = field(default_factory=set)
+    transitions: list[Transition] = field(default_factory=list)
+    refusals: list[RefusedRecord] = field(default_factory=list)
+
+
+class State:
+    """Everything the registry of one realm knows after a prefix of its log."""
+
+    def __init__(self, name: str) -> None:
+        """Build the state before sequence 1 of the realm called `name`."""
+        self.name = name
+        self.sequence = 0
+        self.time_ns = 0
+        self.realm: Realm | None = None
+        self.counts: dict[str, int] = {}
+        self.chains: dict[str, ChainHead] = {}
+        self.nodes: dict[str, Node] = {}
+        self.boots: dict[str, set[str]] = {}
+        self.claims: dict[str, dict[str, Claim]] = {}
+        self.recipes: dict[str, Recipe] = {}
+        self.handshakes: dict[tuple[str, str, str], Handshake] = {}
+        self.attestations: dict[str, dict[tuple[str, int], str]] = {}
+        self.evidence: dict[str, Evidence] = {}
+        self.changes = Changes()
+        self.identities = IdentityReader()
+        # indexes, derived from the rows above
+        self.live_claims: dict[str, dict[tuple[str, str], Claim]] = {}
+        self.refused_pairs: dict[str, set[tuple[str, str]]] = {}
+        self._handshakes_of: dict[str, set[tuple[str, str, str]]] = {}
+        self._evidence_of: dict[str, set[str]] = {}
+
+    def take_changes(self) -> Changes:
+        """What changed since this was last called."""
+        changes, self.changes = self.changes, Changes()
+        return changes
+
+    def count(self, sequence: int, time_ns: int, outcome: str) -> None:
+        """The record at `sequence` is accounted for: applied + noop + rejected = records seen."""
+        self.sequence = sequence
+        self.time_ns = time_ns
+        self.counts[outcome] = self.counts.get(outcome, 0) + 1
+
+    # -- looking ---------------------------------------------------------------------------------
+
+    def expect_realm(self) -> Realm:
+        """The realm's row, which exists from sequence 1 on."""
+        if self.realm is None:
+            raise LookupError(f"no record of the realm {self.name!r} has been folded yet")
+        return self.realm
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force."""
+        return self.expect_realm().policy
+
+    def chain_of(self, issuer: str) -> ChainHead:
+        """The last event of `issuer`."""
+        return self.chains.get(issuer, _NO_EVENT)
+
+    def is_known(self, node: str) -> bool:
+        """A node is known when it is enrolled or issued a record that continued its chain."""
+        return node in self.chains or ((row := self.nodes.get(node)) is not None and row.enrolled)
+
+    def is_superseded(self, node: str, boot_id: str) -> bool:
+        """Whether this boot was current once and is no longer."""
+        boots = self.boots.get(node)
+        return boots is not None and boot_id in boots
+
+    def all_claims(self) -> Iterator[Claim]:
+        """Every claim, ended and refused ones included."""
+        for claims in self.claims.values():
+            yield from claims.values()
+
+    # -- chains, nodes and boots -----------------------------------------------------------------
+
+    def advance_chain(self, issuer: str, head: ChainHead) -> None:
+        """The issuer's chain is at `head` now."""
+        self.chains[issuer] = head
+        self.changes.chains.add(issuer)
+
+    def touch_node(self, node: str) -> Node:
+        """The node's row, to be changed; made if there is none."""
+        row = self.nodes.get(node)
+        if row is None:
+            row = self.nodes[node] = Node(node)
+        self.changes.nodes.add(node)
+        return row
+
+    def supersede_boot(self, row: Node, *, successor: str | None) -> None:
+        """The node's current boot, if any, is history. All its claims must have ended before."""
+        node, old = row.node, row.boot_id
+        row.boot_id = successor
+        self.changes.nodes.add(node)
+        if old is None:
+            return
+        self.boots.setdefault(node, set()).add(old)
+        self.changes.boots.append((node, old))
+        for key in self._handshakes_of.pop(node, ()):
+            self._drop_handshake(key)
+        for session, epoch in self.attestations.pop(node, ()):
+            self.changes.attestations.add((node, session, epoch))
+        for digest in tuple(self._evidence_of.get(node, ())):
+            self.drop_evidence(digest)
+
+    # -- claims and recipes ----------------------------------------------------------------------
+
+    def put_claim(self, claim: Claim) -> None:
+        """List `claim` as the newest of its node and shard id. An older one must have ended."""
+        claims = self.claims.get(claim.node)
+        if claims is None:
+            claims = self.claims[claim.node] = {}
+        claims[claim.shard_id] = claim
+        key = (claim.node, claim.shard_id)
+        self.changes.claims.add(key)
+        if claim.status == "live" and claim.identity is not None:
+            recipe_key = claim.identity.recipe_key
+            live = self.live_claims.get(recipe_key)
+            if live is None:
+                live = self.live_claims[recipe_key] = {}
+            live[key] = claim
+
+    def end_claim(self, claim: Claim, status: ClaimStatus, cause: Cause) -> None:
+        """A live claim ends; pending evidence that names it is void."""
+        key = (claim.node, claim.shard_id)
+        if claim.identity is not None:
+            del self.live_claims[claim.identity.recipe_key][key]
+        for digest in self._evidence_of.get(claim.node, ()):
+            evidence = self.evidence[digest]
+            if evidence.void is None and any(
+                hop.node == claim.node and hop.shard_id == claim.shard_id
+                for hop in evidence.participants
+            ):
+                self.void_evidence(evidence, VOID_CLAIM_ENDED)
+        self.set_claim_status(claim, status, cause)
+        claim.ended_sequence = cause.sequence
+        claim.ended_time_ms = cause.time_ms
+
+    def set_claim_status(self, claim: Claim, status: ClaimStatus, cause: Cause) -> None:
+        """Change the word for a claim that is not (or no longer) live."""
+        self.record("shard", f"{claim.node}/{claim.shard_id}", claim.status, status, cause)
+        claim.status = status
+        self.changes.claims.add((claim.node, claim.shard_id))
+
+    def end_claims(self, node: str, status: ClaimStatus, cause: Cause) -> None:
+        """End every live claim of `node`."""
+        for claim in self.claims.get(node, {}).values():
+            if claim.status == "live":
+                self.end_claim(claim, status, cause)
+
+    def put_recipe(self, recipe: Recipe, cause: Cause) -> None:
+        """A recipe becomes known."""
+        self.recipes[recipe.recipe_key] = recipe
+        self.changes.recipes.add(recipe.recipe_key)
+        self.record("recipe", recipe.recipe_key, "unknown", recipe.status, cause)
+
+    def set_recipe_status(
+        self, recipe: Recipe, status: RecipeStatus, cause: Cause, detail: str = ""
+    ) -> None:
+        """Change a recipe's status."""
+        self.record("recipe", recipe.recipe_key, recipe.status, status, cause, detail)
+        recipe.status = status
+        self.changes.recipes.add(recipe.recipe_key)
+
+    def prove_seams(self, recipe: Recipe, seams: Iterable[int]) -> None:
+        """Add seams that a certified forward crossed."""
+        recipe.proven_seams = tuple(sorted({*recipe.proven_seams, *seams}))
+        self.changes.recipes.add(recipe.recipe_key)
+
+    def clear_proof(self, recipe: Recipe) -> None:
+        """Nothing is proven of `recipe` any more; what was pending for it is void."""
+        recipe.certification = None
+        recipe.proven_seams = ()
+        self.changes.recipes.add(recipe.recipe_key)
+        for evidence in self.evidence.values():
+            if evidence.recipe_key == recipe.recipe_key and evidence.void is None:
+                self.void_evidence(evidence, "the recipe was revoked")
+
+    # -- handshakes ------------------------------------------------------------------------------
+
+    def put_handshake(self, handshake: Handshake) -> None:
+        """Keep the newest result of this side for this peer, both boots and fingerprint."""
+        key = (handshake.node, handshake.peer, handshake.recipe_key)
+        self.handshakes[key] = handshake
+        self.changes.handshakes.add(key)
+        for node in (handshake.node, handshake.peer):
+            keys = self._handshakes_of.get(node)
+            if keys is None:
+                keys = self._handshakes_of[node] = set()
+            keys.add(key)
+        if not handshake.accepted:
+            self.refused_pairs.setdefault(handshake.recipe_key, set()).add(key[:2])
+        elif pairs := self.refused_pairs.get(handshake.recipe_key):
+            pairs.discard(key[:2])
+
+    def _drop_handshake(self, key: tuple[str, str, str]) -> None:
+        if self.handshakes.pop(key, None) is None:
+            return
+        self.changes.handshakes.add(key)
+        for node in key[:2]:
+            if keys := self._handshakes_of.get(node):
+                keys.discard(key)
+        if pairs := self.refused_pairs.get(key[2]):
+            pairs.discard(key[:2])
+
+    # -- evidence --------------------------------------------------------------------------------
+
+    def put_attestation(self, node: str, session: str, epoch: int, digest: str) -> None:
+        """Remember what `node` attested for a session and epoch in its current boot."""
+        self.attestations.setdefault(node, {})[session, epoch] = digest
+        self.changes.attestations.add((node, session, epoch))
+
+    def put_evidence(self, evidence: Evidence) -> None:
+        """Keep evidence that is pending or void."""
+        self.evidence[evidence.evidence_digest] = evidence
+        self.changes.evidence.add(evidence.evidence_digest)
+        for hop in evidence.participants:
+            self._evidence_of.setdefault(hop.node, set()).add(evidence.evidence_digest)
+
+    def void_evidence(self, evidence: Evidence, why: str) -> None:
+        """The evidence will certify nothing, whoever attests it."""
+        evidence.void = why
+        self.changes.evidence.add(evidence.evidence_digest)
+
+    def drop_evidence(self, digest: str) -> None:
+        """Forget evidence that was certified, or that names a boot which is history."""
+        evidence = self.evidence.pop(digest, None)
+        if evidence is None:
+            return
+        self.changes.evidence.add(digest)
+        for hop in evidence.participants:
+            if digests := self._evidence_of.get(hop.node):
+                digests.discard(digest)
+
+    # -- what is appended ------------------------------------------------------------------------
+
+    def record(
+        self,
+        kind: Any,
+        subject: str,
+        old: str,
+        new: str,
+        cause: Cause,
+        detail: str = "",
+    ) -> None:
+        """Append a transition."""
+        self.changes.transitions.append(
+            Transition(
+                cause=cause.type,
+                detail=detail,
+                kind=kind,
+                new=new,
+                old=old,
+                sequence=cause.sequence,
+                subject=subject,
+                time_ms=cause.time_ms,
+            )
+        )
