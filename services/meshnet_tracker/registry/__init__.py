@@ -6,7 +6,7 @@
     fold          one entry point: one record in, one outcome out
     eligibility   per claim: may it serve, may it certify, and every reason why not
     coverage      which layers are held, how often, and where the holes are
-    routes        chains of claims that may compute together, or why there are none
+    routing/      chains of claims that may compute together, or why there are none
     explain       the sentences that people read
 
 Pure: no clock, file, network, environment or chance. Time enters through the broker's timestamp on

@@ -1,0 +1,105 @@
+"""May this claim serve, may it certify, and every reason why not.
+
+| reason | holds when | bars serving | bars certifying |
+|---|---|---|---|
+| `refused` | the registration was refused | yes | yes |
+| `withdrawn` | the node took the shard back | yes | yes |
+| `superseded` | a newer registration or boot took its place | yes | yes |
+| `conflict` | two hosts use the node's key | yes | yes |
+| `suspended` | the node is suspended, or the claim ended when it was | yes | yes |
+| `not-enrolled` | the policy requires enrolment and the node has none | yes | yes |
+| `synthetic` | the backend computes no model | yes | yes |
+| `dark` | the recipe is not certified yet | yes | no |
+| `revoked` | the recipe is revoked | yes | yes |
+| `not-live` | the liveness overlay, where given, does not know the claim | yes | yes |
+
+Reasons come in this order, all of them at once. Freshness was judged once, at registration: nothing
+here expires.
+"""
+
+from typing import Protocol
+
+from meshnet_events import reasons as codes
+from msgspec import Struct
+
+from meshnet_tracker.registry.rows import Claim, Node
+from meshnet_tracker.registry.state import State
+
+
+class Liveness(Protocol):
+    """An overlay of presence: outside the log and outside state digests."""
+
+    def is_live(self, claim: Claim) -> bool:
+        """Whether presence within 15 s named the claim's boot and shard."""
+        ...
+
+    def load(self, node: str) -> int:
+        """The node's load as it last said, from 0 to 1000."""
+        ...
+
+
+class Eligibility(Struct, frozen=True):
+    """The verdict on one claim."""
+
+    to_serve: bool
+    to_certify: bool
+    reasons: tuple[str, ...]
+
+
+_ENDED = {
+    "refused": codes.REFUSED,
+    "withdrawn": codes.WITHDRAWN,
+    "superseded": codes.SUPERSEDED,
+    "suspended": codes.SUSPENDED,
+}
+_ORDER = (
+    codes.REFUSED,
+    codes.WITHDRAWN,
+    codes.SUPERSEDED,
+    codes.CONFLICT,
+    codes.SUSPENDED,
+    codes.NOT_ENROLLED,
+    codes.SYNTHETIC,
+    codes.DARK,
+    codes.REVOKED,
+    codes.NOT_LIVE,
+)
+
+
+def node_is_able(state: State, node: Node) -> bool:
+    """Whether nothing about the node itself bars its claims."""
+    return not (node.conflict or node.suspended) and (
+        node.enrolled or state.policy.enrolment == "open"
+    )
+
+
+def is_usable(state: State, claim: Claim, liveness: Liveness | None = None) -> bool:
+    """Whether the claim may take part in routes, as far as its recipe's status allows any."""
+    return (
+        claim.status == "live"
+        and not claim.synthetic
+        and node_is_able(state, state.nodes[claim.node])
+        and (liveness is None or liveness.is_live(claim))
+    )
+
+
+def judge(state: State, claim: Claim, liveness: Liveness | None = None) -> Eligibility:
+    """Judge `claim` by the state, and by presence where `liveness` is given."""
+    node = state.nodes[claim.node]
+    recipe = state.recipes.get(claim.recipe_key or "")
+    status = "unknown" if recipe is None else recipe.status
+    holds = {
+        _ENDED.get(claim.status): True,
+        codes.CONFLICT: node.conflict,
+        codes.NOT_ENROLLED: not node.enrolled and state.policy.enrolment == "required",
+        codes.SYNTHETIC: claim.synthetic,
+        codes.DARK: status == "dark",
+        codes.REVOKED: status == "revoked",
+        codes.NOT_LIVE: liveness is not None and not liveness.is_live(claim),
+    }
+    if node.suspended:
+        holds[codes.SUSPENDED] = True
+    found = tuple(code for code in _ORDER if holds.get(code))
+    return Eligibility(
+        to_serve=not found, to_certify=not found or found == (codes.DARK,), reasons=found
+    )
