@@ -1,0 +1,1 @@
+"""Measurements, each beside the raw limit that was measured in the same run."""

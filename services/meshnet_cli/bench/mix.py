@@ -1,0 +1,303 @@
+"""The one mix of records that every bench runs on, as a generator.
+
+    40 %  handshakes between neighbours, 1 in 20 of them a refusal
+    30 %  registrations: 2 in 3 refresh the proof, 1 in 3 follow a restart (a new boot)
+    20 %  attestations, each forward attested by both its participants
+    10 %  withdrawals, enrolments and other operator facts
+
+It plays a mesh of nodes that behave: nearly everything is applied. Each recipe is served by an equal
+share of the nodes, half of them holding the first half of its layers. Keys, times and choices come
+from a seed, so two runs see the same bytes. Events are really signed.
+"""
+
+import hashlib
+import random
+from collections.abc import Iterator
+
+import msgspec
+from msgspec import Struct
+
+from meshnet_events import facts, subjects
+from meshnet_events.envelope import ChainHead, SignedEvent, canonical, sign_event
+from meshnet_events.keys import EventKey
+from meshnet_events.record import Record
+from meshnet_node.recipe_identity import ArtifactIdentity, RuntimeRecipe, ShardIdentity
+
+REALM = "bench"
+START_MS = 1_790_000_000_000
+LAYERS = 28
+
+
+def digest(*words: object) -> str:
+    """64 hex that stand for something."""
+    return hashlib.sha256("/".join(map(str, words)).encode()).hexdigest()
+
+
+class _Node(Struct):
+    number: int
+    key: EventKey
+    recipe: int
+    half: int
+    boot: int = 0
+    live: bool = False
+
+    @property
+    def boot_id(self) -> str:
+        text = digest("boot", self.number, self.boot)
+        return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:32]}"
+
+
+class Mix:
+    """An endless, seeded stream of signed events by `nodes` nodes over `recipes` recipes."""
+
+    def __init__(self, *, nodes: int = 1_000, recipes: int = 100, seed: int = 7) -> None:
+        """`nodes` must be at least two a recipe, so that a forward has two participants."""
+        if nodes < 2 * recipes:
+            raise ValueError(f"{nodes} nodes for {recipes} recipes; expected two a recipe or more")
+        self._chance = random.Random(seed)  # noqa: S311 - a bench must repeat, not surprise
+        self._operator = EventKey(hashlib.sha256(b"operator").digest())
+        self._nodes = [
+            _Node(n, EventKey(hashlib.sha256(b"node %d" % n).digest()), n % recipes, n // recipes % 2)
+            for n in range(nodes)
+        ]
+        self._recipes = recipes
+        self._heads: dict[str, ChainHead] = {}
+        self._identities: dict[tuple[int, int], ShardIdentity] = {}
+        self._owed: list[tuple[_Node, facts.ForwardAttested]] = []
+        self._sessions = 0
+        self.time_ms = START_MS
+
+    @property
+    def operator(self) -> str:
+        """The root of trust of the realm that the mix creates."""
+        return self._operator.public
+
+    def records(self, count: int) -> Iterator[Record]:
+        """The first or next `count` events, as records from sequence 1 on."""
+        for sequence, (subject, body) in enumerate(self.events(count), start=1):
+            yield Record(sequence, self.time_ms * 1_000_000, subject, body)
+
+    def events(self, count: int) -> Iterator[tuple[str, bytes]]:
+        """`count` pairs of subject and body: a realm, its enrolments, first claims, then the mix."""
+        for key, fact in self._facts(count):
+            self.time_ms += 5
+            signed = self._sign(key, fact)
+            yield subjects.event(REALM, key.public), signed.body
+
+    def registrations(self, count: int) -> Iterator[tuple[str, bytes]]:
+        """`count` registrations and nothing else, after the realm and the enrolments."""
+        yield from self.events(1 + len(self._nodes))
+        for number in range(count):
+            node = self._nodes[number % len(self._nodes)]
+            self.time_ms += 5
+            signed = self._sign(node.key, self._register(node))
+            yield subjects.event(REALM, node.key.public), signed.body
+
+    def _sign(self, key: EventKey, fact: facts.Fact) -> SignedEvent:
+        head = self._heads.get(key.public, ChainHead())
+        signed = sign_event(
+            fact,
+            key=key,
+            realm=REALM,
+            after=head,
+            time_ms=self.time_ms,
+            chance=self._chance.randbytes(10),
+        )
+        self._heads[key.public] = signed.head
+        return signed
+
+    def _facts(self, count: int) -> Iterator[tuple[EventKey, facts.Fact]]:
+        opening = self._opening()
+        for _ in range(count):
+            yield next(opening, None) or self._next()
+
+    def _opening(self) -> Iterator[tuple[EventKey, facts.Fact]]:
+        if self._heads:
+            return
+        yield (
+            self._operator,
+            facts.RealmCreated(
+                operators=(self._operator.public,), policy=facts.DEFAULT_POLICY, realm=REALM
+            ),
+        )
+        for node in self._nodes:
+            yield self._operator, self._enrol(node)
+        for node in self._nodes:
+            yield node.key, self._register(node)
+
+    def _next(self) -> tuple[EventKey, facts.Fact]:
+        roll = self._chance.random()
+        node = self._chance.choice(self._nodes)
+        if not node.live or 0.4 <= roll < 0.7:
+            if node.live and self._chance.random() < 1 / 3:
+                node.boot += 1
+            return node.key, self._register(node)
+        if roll < 0.4:
+            return node.key, self._shake_hands(node)
+        if roll < 0.9:
+            return self._attest(node)
+        if roll < 0.95:
+            return node.key, self._withdraw(node)
+        return self._operator, self._enrol(node)
+
+    def _enrol(self, node: _Node) -> facts.NodeEnrolled:
+        return facts.NodeEnrolled(
+            chain_from=None,
+            group=f"group-{node.number % 40}",
+            label=f"node {node.number}, renamed {self._chance.randrange(1_000)} times",
+            node=node.key.public,
+        )
+
+    def _register(self, node: _Node) -> facts.ShardRegistered:
+        identity = self._identity(node.recipe, node.half)
+        fingerprint = identity.fingerprint
+        node.live = True
+        return facts.ShardRegistered(
+            boot_id=node.boot_id,
+            capability=facts.Capability(
+                backend_id=identity.recipe.backend_id,
+                device="cuda:0",
+                diagnostics=(),
+                duration_ms=self._chance.randrange(200, 2_000),
+                model_artifact_digest=fingerprint.model_artifact_digest,
+                model_id=identity.artifact.artifact_id,
+                output_digest=digest("output", node.recipe, node.half),
+                recipe_id=fingerprint.recipe_id,
+                recipe_version=fingerprint.recipe_version,
+                runtime_recipe_digest=fingerprint.runtime_recipe_digest,
+                shard_end=identity.shard_end,
+                shard_start=identity.shard_start,
+                status="passed",
+                synthetic=False,
+                tokens=4,
+                validated_at_ms=self.time_ms - self._chance.randrange(60_000),
+            ),
+            device="cuda:0",
+            endpoint=f"grpc://node-{node.number}.example:7001",
+            host=facts.Host(id=digest("host", node.number), source="machine-id"),
+            identity=msgspec.Raw(canonical(identity.to_dict(with_fingerprint=True))),
+            shard_id="main",
+        )
+
+    def _withdraw(self, node: _Node) -> facts.ShardWithdrawn:
+        node.live = False
+        return facts.ShardWithdrawn(
+            boot_id=node.boot_id, reason="rebalanced", shard_id="main"
+        )
+
+    def _shake_hands(self, node: _Node) -> facts.HandshakeCompleted:
+        peer = self._neighbour(node)
+        ours = self._identity(node.recipe, node.half).fingerprint
+        accepted = self._chance.random() >= 0.05
+        theirs = ours if accepted else self._identity((node.recipe + 1) % self._recipes, 0).fingerprint
+        self._sessions += 1
+        return facts.HandshakeCompleted(
+            accepted=accepted,
+            boot_id=node.boot_id,
+            local=facts.Fingerprint(**_members(ours)),
+            mismatches=()
+            if accepted
+            else (facts.Mismatch(detail="it differs", reason="fingerprint", shard_index=None),),
+            peer=peer.key.public,
+            peer_boot_id=peer.boot_id,
+            presented=facts.PresentedFingerprint(**_members(theirs)),
+            role="initiator" if node.half == 0 else "responder",
+            route_epoch=1,
+            route_session_id=f"session-{self._sessions}",
+        )
+
+    def _attest(self, node: _Node) -> tuple[EventKey, facts.Fact]:
+        if self._owed:
+            other, fact = self._owed.pop()
+            return other.key, fact
+        first, last = sorted((node, self._neighbour(node)), key=lambda n: n.half)
+        self._sessions += 1
+        session = f"session-{self._sessions}"
+        identity = self._identity(node.recipe, 0)
+        seam, before, after = (digest(session, word) for word in ("seam", "input", "output"))
+        middle = identity.shard_end
+        evidence = facts.Evidence(
+            completed_at_ms=self.time_ms,
+            hops=tuple(
+                facts.Hop(
+                    boot_id=hop.boot_id,
+                    end=end,
+                    node=hop.key.public,
+                    shard_id="main",
+                    start=start,
+                )
+                for hop, start, end in ((first, 0, middle), (last, middle, LAYERS))
+            ),
+            input_digest=before,
+            layer_count=LAYERS,
+            model_artifact_digest=identity.fingerprint.model_artifact_digest,
+            output_digest=after,
+            route_epoch=1,
+            route_session_id=session,
+            runtime_recipe_digest=identity.fingerprint.runtime_recipe_digest,
+            seams=(seam,),
+            synthetic=False,
+            tokens_generated=16,
+        )
+        self._owed.append(
+            (
+                last,
+                facts.ForwardAttested(
+                    evidence=evidence, hop=1, in_digest=seam, out_digest=after
+                ),
+            )
+        )
+        return first.key, facts.ForwardAttested(
+            evidence=evidence, hop=0, in_digest=before, out_digest=seam
+        )
+
+    def _neighbour(self, node: _Node) -> _Node:
+        """A node that holds the other half of the same recipe."""
+        step = self._recipes * (1 if node.half == 0 else -1)
+        return self._nodes[(node.number + step) % len(self._nodes)]
+
+    def _identity(self, recipe: int, half: int) -> ShardIdentity:
+        known = self._identities.get((recipe, half))
+        if known is None:
+            known = self._identities[recipe, half] = ShardIdentity(
+                artifact=ArtifactIdentity(
+                    artifact_id=f"acme/model-{recipe}",
+                    revision=digest("revision", recipe)[:40],
+                    content_digest=digest("content", recipe),
+                    architecture="llama",
+                    architecture_digest=digest("architecture", recipe),
+                    layer_count=LAYERS,
+                ),
+                recipe=RuntimeRecipe(
+                    weight_quantization="Q4_K_M",
+                    activation_dtype="bfloat16",
+                    compute_dtype="float32",
+                    kv_dtype="q8_0",
+                    kv_layout="paged-16/HND",
+                    tokenizer_revision=digest("tokenizer", recipe)[:40],
+                    architecture_adapter="llama",
+                    backend_id="llama.cpp",
+                    runtime_version="b7421",
+                    boundary_schema_version=1,
+                    protocol_schema_version=1,
+                    recipe_id="dense",
+                    recipe_version="1",
+                    catalogue_version="1",
+                ),
+                shard_start=0 if half == 0 else LAYERS // 2,
+                shard_end=LAYERS // 2 if half == 0 else LAYERS,
+            )
+        return known
+
+
+def _members(fingerprint: object) -> dict[str, str]:
+    return {
+        name: getattr(fingerprint, name)
+        for name in (
+            "catalogue_version",
+            "model_artifact_digest",
+            "recipe_id",
+            "recipe_version",
+            "runtime_recipe_digest",
+        )
+    }

@@ -1,0 +1,269 @@
+"""Locked targets: one model each, pinned down to its digests, in a file that people review.
+
+A target is what it should be (name, repository, quantization, architecture facts) and, once
+somebody had the files in hand, the *lock*: what they turned out to be. The file is JSON, called
+`NAME.json`:
+
+    {
+      "format": "meshnet.locked-target.v1",
+      "name": "tiny",
+      "repository": "acme/tiny-gguf",
+      "quantization": "Q8_0",
+      "architecture": {"model_type": "llama", "num_hidden_layers": 2, "total_artifact_layers": 2},
+      "lock": {
+        "artifact": {"artifact_id": "acme/tiny-gguf", "revision": "<commit>", …},
+        "files": [{"name": "tiny.gguf", "size_bytes": 4096, "sha256": "<64 hex>"}],
+        "model_artifact_digest": "<64 hex>",
+        "recipe": {"weight_quantization": "F32:5,Q8_0:14", …}
+      }
+    }
+
+`artifact` is the block of an identity, `recipe` the axes that the files decide.
+
+Rules
+- `num_hidden_layers` is the stack that a route tiles; `total_artifact_layers` counts what the files
+  hold, next-token-prediction layers included.
+- Every digest is checked on load: `content_digest` follows from `files`, `model_artifact_digest`
+  from `artifact`, and the artifact is the whole one, of that repository and that many layers.
+- `"lock": null` is a target nobody here had the files of. Loading it says how to complete it. A
+  digest is never made up.
+- A lock in the user's folder (`target_directory()`) goes before the one shipped with this package.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import platformdirs
+from msgspec import Meta, Struct
+
+from meshnet_node.recipe_identity import (
+    RECIPE_AXES,
+    ArtifactIdentity,
+    DerivativeBinding,
+    RecipeIdentityError,
+    canonical_sha256,
+)
+
+SET_DOMAIN = "meshnet.artifact-set.v1"
+
+_SHIPPED = Path(__file__).resolve().parent
+# With the length, because `$` also matches before a newline.
+_Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", max_length=64)]
+
+
+class LockedTargetError(RecipeIdentityError):
+    """A locked target cannot be read, or does not add up."""
+
+
+class TargetNotLocked(LockedTargetError):
+    """The target is known and its files have not been pinned yet."""
+
+
+class ArchitectureFacts(Struct, frozen=True, forbid_unknown_fields=True):
+    """What the publisher's configuration says of the architecture."""
+
+    model_type: str
+    num_hidden_layers: int
+    total_artifact_layers: int
+
+
+class TargetFacts(Struct, frozen=True):
+    """What a target should be, known before anyone has its files."""
+
+    name: str
+    repository: str
+    quantization: str
+    architecture: ArchitectureFacts
+
+
+class LockedFile(Struct, frozen=True, forbid_unknown_fields=True):
+    """One file of the artifact: its name without folder, its length, its SHA-256 (hex)."""
+
+    name: str
+    size_bytes: Annotated[int, Meta(ge=0)]
+    sha256: _Digest
+
+
+class LockedTarget(Struct, frozen=True):
+    """A target with its lock. It cannot be made unless the two fit and the digests follow.
+
+    `files` come in the order of their parts; `recipe` maps axes to the values the files decide.
+    """
+
+    facts: TargetFacts
+    artifact: ArtifactIdentity
+    files: tuple[LockedFile, ...]
+    recipe: dict[str, str]
+
+    def __post_init__(self) -> None:
+        facts, artifact = self.facts, self.artifact
+        if artifact.derived_from is not None:
+            raise self._wrong("artifact.derived_from", "a cut file", "the whole artifact")
+        for field, got, wanted in (
+            ("artifact.artifact_id", artifact.artifact_id, facts.repository),
+            ("artifact.layer_count", artifact.layer_count, facts.architecture.num_hidden_layers),
+        ):
+            if got != wanted:
+                raise self._wrong(field, repr(got), repr(wanted))
+        if not self.files:
+            raise self._wrong("files", "none", "every file of the artifact")
+        followed = set_digest([file.sha256 for file in self.files])
+        if artifact.content_digest != followed:
+            raise self._wrong("artifact.content_digest", artifact.content_digest, followed)
+        for axis in self.recipe:
+            if axis not in RECIPE_AXES:
+                raise self._wrong("recipe", repr(axis[:64]), "only axes of a recipe")
+
+    def _wrong(self, field: str, got: str, wanted: str) -> LockedTargetError:
+        return LockedTargetError(
+            f"target {self.facts.name}: {field}: found {got}, expected {wanted}"
+        )
+
+    def cut(self, binding: DerivativeBinding, *, content_digest: str) -> ArtifactIdentity:
+        """Return the identity of a file cut from this target.
+
+        Raises LockedTargetError when it was cut from another artifact, and RecipeIdentityError when
+        it reaches beyond this one.
+        """
+        if binding.source_artifact_digest != self.artifact.content_digest:
+            raise self._wrong(
+                "artifact.derived_from.source_artifact_digest",
+                binding.source_artifact_digest,
+                self.artifact.content_digest,
+            )
+        return msgspec.structs.replace(
+            self.artifact, content_digest=content_digest, derived_from=binding
+        )
+
+
+class _Lock(Struct, frozen=True, forbid_unknown_fields=True):
+    artifact: dict[str, Any]
+    files: tuple[LockedFile, ...]
+    model_artifact_digest: _Digest
+    recipe: dict[str, str]
+
+
+class _TargetFile(Struct, frozen=True, forbid_unknown_fields=True):
+    format: Literal["meshnet.locked-target.v1"]
+    name: str
+    repository: str
+    quantization: str
+    architecture: ArchitectureFacts
+    lock: _Lock | None
+
+
+def target_directory() -> Path:
+    """Where locks of this user are, before those that ship with the package."""
+    return platformdirs.user_config_path("meshnet") / "targets"
+
+
+def load_target_facts(name: str) -> TargetFacts:
+    """What a target should be, whether it is locked or not. Raises LockedTargetError."""
+    return _facts(_read(_path(name), name))
+
+
+def load_locked_target(name: str) -> LockedTarget:
+    """The target called `name`, every digest checked.
+
+    Raises TargetNotLocked, saying how to lock it, or LockedTargetError.
+    """
+    return read_locked_target(_path(name), name=name)
+
+
+def read_locked_target(path: Path, *, name: str | None = None) -> LockedTarget:
+    """The target in one file, which must be called `name` (default: the name of the file)."""
+    name = path.stem if name is None else name
+    content = _read(path, name)
+    if content.lock is None:
+        raise TargetNotLocked(
+            f"target {name} has no revision, content_digest or architecture_digest: nobody had the "
+            f"files of {content.repository} ({content.quantization}) in hand when {path.name} was "
+            "made, and a digest is never made up. To lock it, download all of its files at one "
+            f"commit and run `meshnet node pin FILE… --target {name} --revision COMMIT`, which "
+            f"writes {target_directory() / path.name}"
+        )
+    try:
+        artifact = ArtifactIdentity.from_dict(content.lock.artifact)
+    except RecipeIdentityError as error:
+        raise LockedTargetError(f"target {name}: {error}") from error
+    target = LockedTarget(_facts(content), artifact, content.lock.files, content.lock.recipe)
+    if content.lock.model_artifact_digest != artifact.model_artifact_digest:
+        raise LockedTargetError(
+            f"target {name}: model_artifact_digest: found another digest, expected "
+            f"{artifact.model_artifact_digest}; a member of artifact was changed by hand"
+        )
+    return target
+
+
+def write_locked_target(path: Path, target: LockedTarget) -> None:
+    """Write a target to `path`, whole or not at all; its folder is made if need be.
+
+    The file is called after the target (`NAME.json`). Raises LockedTargetError when `path` is not,
+    and OSError.
+    """
+    facts = target.facts
+    if path.name != f"{facts.name}.json":
+        raise LockedTargetError(
+            f"target {facts.name}: found {path.name}, expected {facts.name}.json"
+        )
+    content = _TargetFile(
+        format="meshnet.locked-target.v1",
+        name=facts.name,
+        repository=facts.repository,
+        quantization=facts.quantization,
+        architecture=facts.architecture,
+        lock=_Lock(
+            artifact=target.artifact.to_dict(),
+            files=target.files,
+            model_artifact_digest=target.artifact.model_artifact_digest,
+            recipe=target.recipe,
+        ),
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.part")
+    unfinished.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")
+    unfinished.replace(path)
+
+
+def set_digest(file_digests: Sequence[str]) -> str:
+    """Content digest of an artifact from the SHA-256 (hex) of its files, first part first."""
+    if len(file_digests) == 1:
+        return file_digests[0]
+    return canonical_sha256({"domain": SET_DOMAIN, "body": {"files": list(file_digests)}})
+
+
+def _path(name: str) -> Path:
+    if not name.replace("_", "").replace("-", "").isalnum() or not name.isascii():
+        raise LockedTargetError("target: expected a name of letters, digits, `-` and `_`")
+    own = target_directory() / f"{name}.json"
+    return own if own.is_file() else _SHIPPED / f"{name}.json"
+
+
+def _read(path: Path, name: str) -> _TargetFile:
+    try:
+        content = msgspec.json.decode(path.read_bytes(), type=_TargetFile)
+    except FileNotFoundError:
+        shipped = ", ".join(sorted(entry.stem for entry in _SHIPPED.glob("*.json")))
+        raise LockedTargetError(
+            f"target {name}: there is no {path.name} in {target_directory()}, and this package has "
+            f"only: {shipped}"
+        ) from None
+    except msgspec.MsgspecError as error:
+        raise LockedTargetError(f"target {name}: {path} is not a locked target: {error}") from error
+    layers = content.architecture
+    if not 1 <= layers.num_hidden_layers <= layers.total_artifact_layers:
+        raise LockedTargetError(
+            f"target {name}: architecture.num_hidden_layers: found {layers.num_hidden_layers}, "
+            f"expected 1 to total_artifact_layers, {layers.total_artifact_layers}"
+        )
+    if content.name != name:
+        raise LockedTargetError(
+            f"target {name}: name: found {content.name[:64]!r}, expected {name!r}"
+        )
+    return content
+
+
+def _facts(content: _TargetFile) -> TargetFacts:
+    return TargetFacts(content.name, content.repository, content.quantization, content.architecture)

@@ -1,0 +1,216 @@
+"""Locked targets: what is shipped, what is checked on load, how a lock is completed."""
+
+import hashlib
+import json
+
+import msgspec
+import pytest
+from meshnet_node import targets
+from meshnet_node.recipe_identity import (
+    ArtifactIdentity,
+    DerivativeBinding,
+    RecipeIdentityError,
+    canonical_sha256,
+    glm_alpha_artifact,
+)
+from meshnet_node.targets import (
+    ArchitectureFacts,
+    LockedFile,
+    LockedTarget,
+    LockedTargetError,
+    TargetFacts,
+    TargetNotLocked,
+    load_locked_target,
+    load_target_facts,
+    read_locked_target,
+    write_locked_target,
+)
+
+PARTS = (b"first part", b"second part")
+CUT_DIGEST = hashlib.sha256(b"a cut of it").hexdigest()
+
+
+@pytest.fixture(autouse=True)
+def own_targets(tmp_path, monkeypatch):
+    """A user's folder of locks that holds none yet."""
+    monkeypatch.setattr(targets.platformdirs, "user_config_path", lambda app: tmp_path / app)
+    return targets.target_directory()
+
+
+def locked(name="glm_alpha", parts=PARTS):
+    facts = TargetFacts(
+        name, "unsloth/GLM-5.2-GGUF", "UD-IQ1_S", ArchitectureFacts("glm_moe_dsa", 78, 79)
+    )
+    files = tuple(
+        LockedFile(f"m-{number}.gguf", len(part), hashlib.sha256(part).hexdigest())
+        for number, part in enumerate(parts, start=1)
+    )
+    artifact = ArtifactIdentity(
+        artifact_id=facts.repository,
+        revision=hashlib.sha1(b"a commit").hexdigest(),
+        content_digest=targets.set_digest([file.sha256 for file in files]),
+        architecture="glm_moe_dsa",
+        architecture_digest=hashlib.sha256(b"its keys").hexdigest(),
+        layer_count=78,
+    )
+    return LockedTarget(facts, artifact, files, {"weight_quantization": "F32:2"})
+
+
+def edited(path, change):
+    content = json.loads(path.read_text("utf-8"))
+    change(content)
+    path.write_text(json.dumps(content), "utf-8")
+    return path
+
+
+def test_the_shipped_glm_target_has_its_facts():
+    facts = load_target_facts("glm_alpha")
+    assert facts.repository == "unsloth/GLM-5.2-GGUF"
+    assert facts.quantization == "UD-IQ1_S"
+    assert facts.architecture == ArchitectureFacts("glm_moe_dsa", 78, 79)
+
+
+def test_the_shipped_glm_target_says_that_it_is_not_locked_and_how_to_lock_it(own_targets):
+    for load in (lambda: load_locked_target("glm_alpha"), glm_alpha_artifact):
+        with pytest.raises(TargetNotLocked) as refusal:
+            load()
+        text = str(refusal.value)
+        for part in (
+            "revision",
+            "content_digest",
+            "architecture_digest",
+            "unsloth/GLM-5.2-GGUF",
+            "meshnet node pin",
+            str(own_targets / "glm_alpha.json"),
+        ):
+            assert part in text
+
+
+def test_no_shipped_target_holds_a_made_up_digest():
+    for path in targets._SHIPPED.glob("*.json"):
+        try:
+            read_locked_target(path)
+        except TargetNotLocked:
+            assert json.loads(path.read_text("utf-8"))["lock"] is None
+
+
+def test_a_lock_in_the_users_folder_completes_the_shipped_target(own_targets):
+    target = locked()
+    write_locked_target(own_targets / "glm_alpha.json", target)
+    assert load_locked_target("glm_alpha") == target
+    assert glm_alpha_artifact() == target.artifact
+    assert glm_alpha_artifact(content_digest=target.artifact.content_digest) == target.artifact
+    assert list(own_targets.iterdir()) == [own_targets / "glm_alpha.json"]
+
+
+def test_the_whole_artifact_must_be_the_locked_one(own_targets):
+    write_locked_target(own_targets / "glm_alpha.json", locked())
+    with pytest.raises(RecipeIdentityError, match=r"artifact\.content_digest"):
+        glm_alpha_artifact(content_digest=CUT_DIGEST)
+
+
+def test_a_cut_routes_under_the_digest_of_its_target(own_targets):
+    whole = locked().artifact
+    write_locked_target(own_targets / "glm_alpha.json", locked())
+    cut = glm_alpha_artifact(
+        DerivativeBinding(whole.content_digest, 0, 9), content_digest=CUT_DIGEST
+    )
+    assert (cut.content_digest, cut.derived_from.shard_end) == (CUT_DIGEST, 9)
+    assert cut.model_artifact_digest == whole.model_artifact_digest
+
+
+def test_a_cut_that_is_not_of_the_target_is_refused(own_targets):
+    whole = locked().artifact
+    write_locked_target(own_targets / "glm_alpha.json", locked())
+    other = hashlib.sha256(b"another model").hexdigest()
+    for binding, digest, field in (
+        (DerivativeBinding(other, 0, 9), CUT_DIGEST, "derived_from.source_artifact_digest"),
+        (DerivativeBinding(whole.content_digest, 0, 79), CUT_DIGEST, "derived_from.shard_end"),
+        (DerivativeBinding(whole.content_digest, 0, 9), None, "artifact.content_digest"),
+    ):
+        with pytest.raises(RecipeIdentityError, match=field):
+            glm_alpha_artifact(binding, content_digest=digest)
+
+
+def test_the_digest_of_one_file_is_its_own_and_of_a_set_depends_on_the_order():
+    first, second = (hashlib.sha256(part).hexdigest() for part in PARTS)
+    assert targets.set_digest([first]) == first
+    assert targets.set_digest([first, second]) == canonical_sha256(
+        {"domain": "meshnet.artifact-set.v1", "body": {"files": [first, second]}}
+    )
+    assert targets.set_digest([first, second]) != targets.set_digest([second, first])
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda c: c["lock"]["files"].reverse(), "artifact.content_digest"),
+        (lambda c: c["lock"]["files"].clear(), "files"),
+        (lambda c: c["lock"]["files"][0].update(sha256="A" * 64), "sha256"),
+        (lambda c: c["lock"]["files"][0].update(sha256="a" * 64 + "\n"), "sha256"),
+        (lambda c: c["lock"]["artifact"].update(content_digest=CUT_DIGEST), "content_digest"),
+        (lambda c: c["lock"]["artifact"].update(revision="main"), "artifact.revision"),
+        (lambda c: c["lock"]["artifact"].update(layer_count=79), "artifact.layer_count"),
+        (lambda c: c["lock"]["artifact"].update(artifact_id="x/y"), "artifact.artifact_id"),
+        (lambda c: c["lock"]["artifact"].update(architecture="llama"), "model_artifact_digest"),
+        (
+            lambda c: c["lock"]["artifact"].update(architecture_digest=CUT_DIGEST),
+            "model_artifact_digest",
+        ),
+        (
+            lambda c: c["lock"]["artifact"].update(
+                derived_from={
+                    "source_artifact_digest": CUT_DIGEST,
+                    "shard_start": 0,
+                    "shard_end": 9,
+                }
+            ),
+            "artifact.derived_from",
+        ),
+        (lambda c: c["lock"]["recipe"].update(colour="red"), "recipe"),
+        (lambda c: c["architecture"].update(num_hidden_layers=80), "num_hidden_layers"),
+        (lambda c: c["architecture"].update(num_hidden_layers=0), "num_hidden_layers"),
+        (lambda c: c.update(name="other"), "name"),
+        (lambda c: c.update(format="meshnet.locked-target.v2"), "format"),
+        (lambda c: c.update(colour="red"), "colour"),
+        (lambda c: c.pop("repository"), "repository"),
+    ],
+)
+def test_a_lock_that_does_not_add_up_is_refused_by_the_name_of_its_member(
+    own_targets, change, named
+):
+    path = own_targets / "glm_alpha.json"
+    write_locked_target(path, locked())
+    load_locked_target("glm_alpha")
+    with pytest.raises(LockedTargetError) as refusal:
+        read_locked_target(edited(path, change))
+    assert named in str(refusal.value)
+
+
+def test_a_file_that_is_not_json_is_refused(own_targets):
+    own_targets.mkdir(parents=True)
+    (own_targets / "tiny.json").write_bytes(b"\xff{")
+    with pytest.raises(LockedTargetError, match="not a locked target"):
+        load_locked_target("tiny")
+
+
+def test_a_target_that_does_not_exist_is_answered_with_those_that_do():
+    with pytest.raises(LockedTargetError, match="glm_alpha"):
+        load_locked_target("gpt-alpha")
+
+
+@pytest.mark.parametrize("name", ["../glm_alpha", "", "a/b", "a.b", "é", "glm_alpha\n"])
+def test_a_name_cannot_leave_the_folder(name):
+    with pytest.raises(LockedTargetError, match="expected a name"):
+        load_locked_target(name)
+
+
+def test_a_lock_is_written_under_the_name_of_its_target(tmp_path):
+    with pytest.raises(LockedTargetError, match=r"glm_alpha\.json"):
+        write_locked_target(tmp_path / "other.json", locked())
+
+
+def test_a_target_cannot_be_made_with_files_of_another_artifact():
+    target = locked()
+    with pytest.raises(LockedTargetError, match="content_digest"):
+        msgspec.structs.replace(target, files=locked(parts=(b"x",)).files)
