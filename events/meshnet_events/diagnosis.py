@@ -7,6 +7,7 @@ and members are looked at one by one. Where the specification leaves room, this 
 - a number is a float when it is written with a point or an exponent, whatever its value;
 - members of `E` that are not of the form the specification shows (a realm's name, a UUIDv7, RFC
   3339 in UTC, "1.0") are `bad-envelope`;
+- white space around `E` is `bad-envelope`: what `E` is, and what was signed, stays beyond doubt;
 - a member name that is not ASCII is `not-canonical`: orders of sorting disagree on the others.
 """
 
@@ -155,8 +156,8 @@ def _envelope(body: bytes) -> tuple[bytes, dict[str, Any], bytes, bool] | Refusa
         members = parser.parse(event)
     except _NotJson:
         return Refusal(BAD_ENVELOPE, "there is more than one value at event")
-    if not isinstance(members, dict):
-        return Refusal(BAD_ENVELOPE, "event: expected an object")
+    if not isinstance(members, dict) or event[:1] != b"{" or event[-1:] != b"}":
+        return Refusal(BAD_ENVELOPE, "event: expected an object with no white space around it")
     if missing := sorted(_MEMBERS - set(members)):
         return Refusal(BAD_ENVELOPE, f"event lacks {', '.join(missing)}")
     if len(members) > len(_MEMBERS):

@@ -9,7 +9,7 @@ unescaped) with exactly ten members, and `S` is base64url without padding of the
 For example (white space added, texts shortened):
 
     {"event": {"data": {"boot_id": "3769e4f9-…", "reason": "over", "shard_id": "main"},
-               "id": "0192f8a0-0000-7000-8000-8ec5d99d25ca",
+               "id": "0192f8a0-0000-7000-8000-bd505aa24c36",
                "issuer": "UBXW…P4T2", "issuerseq": 8, "prev": "385dfa00…",
                "realm": "lab", "source": "urn:meshnet:lab:UBXW…P4T2", "specversion": "1.0",
                "time": "2026-09-21T14:13:20.000Z", "type": "io.meshnet.shard.withdrawn.v1"},
@@ -17,7 +17,7 @@ For example (white space added, texts shortened):
 
 Signed is DSSE's pre-authentication encoding of `E` exactly as sent:
 
-    DSSEv1 38 application/vnd.meshnet.event.v1+json 565 {"data":{"boot_id":…
+    DSSEv1 37 application/vnd.meshnet.event.v1+json 484 {"data":{"boot_id":…
 
 The *event digest* is SHA-256 of that encoding: the event's identity everywhere. `issuerseq` rises
 by one per issuer and `prev` is the digest of that issuer's event before (64 zeros for the first),

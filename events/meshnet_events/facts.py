@@ -16,7 +16,8 @@ forward. A later version of a fact is a new struct, a new name and a new golden 
 
 import hashlib
 import re
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, ClassVar, Literal, NoReturn
 
 import msgspec
 from msgspec import Meta, Struct
@@ -62,26 +63,53 @@ _endpoint = re.compile(ENDPOINT_PATTERN).fullmatch
 _digests = re.compile(f"(?:{DIGEST_PATTERN})*").fullmatch
 
 
-def _check(ok: object, member: str, expected: str) -> None:
-    if not ok:
-        raise ValueError(f"{member}: expected {expected}")
+def _is_key(text: str) -> bool:
+    return decode_public(text) is not None
 
 
-def _check_digests(owner: Struct, *members: str) -> None:
-    """Say which member is not 64 lower-case hex. Only called when one is known to be wrong."""
-    for member in members:
-        _check(_digest(getattr(owner, member)), member, "64 lower-case hex")
+def _is_object(raw: msgspec.Raw) -> bool:
+    return bytes(memoryview(raw)[:1]) == b"{"
 
 
-def _check_key(text: str, member: str) -> None:
-    _check(decode_public(text) is not None, member, "an NKey user public key (U…)")
+# What a member of this name must look like, in whatever struct it stands.
+_Form = tuple[Callable[[Any], object], str]
+_KEY: _Form = (_is_key, "an NKey user public key (U…)")
+_HEX: _Form = (_digest, "64 lower-case hex")
+_FORMS: dict[str, _Form] = {
+    "boot_id": (_uuid, "a UUID"),
+    "endpoint": (_endpoint, "grpc://host:port or grpcs://host:port"),
+    "id": _HEX,
+    "identity": (_is_object, "an object"),
+    "in_digest": _HEX,
+    "input_digest": _HEX,
+    "log_root": _HEX,
+    "model_artifact_digest": _HEX,
+    "node": _KEY,
+    "out_digest": _HEX,
+    "output_digest": _HEX,
+    "peer": _KEY,
+    "peer_boot_id": (_uuid, "a UUID"),
+    "recipe_key": _HEX,
+    "runtime_recipe_digest": _HEX,
+    "seams": (lambda seams: _digests("".join(seams)), "64 lower-case hex each"),
+    "shard_id": (_shard_id, SHARD_ID_PATTERN),
+}
 
 
-class Part(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+def _explain(owner: Struct) -> NoReturn:
+    """Raise ValueError that names the member which is not of its form. One is known not to be."""
+    for member in owner.__struct_fields__:
+        is_right, expected = _FORMS.get(member, (bool, ""))
+        if expected and not is_right(getattr(owner, member)):
+            raise ValueError(f"{member}: expected {expected}")
+    raise AssertionError(f"every member of {owner!r} is of its form")
+
+
+class Part(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=False):
     """A struct within a fact."""
 
 
-class Fact(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Fact(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=False):
     """Something that happened. `NAME` is its type without prefix and version."""
 
     NAME: ClassVar[str]
@@ -98,7 +126,7 @@ class Fingerprint(Part, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not _digests(self.model_artifact_digest + self.runtime_recipe_digest):
-            _check_digests(self, "model_artifact_digest", "runtime_recipe_digest")
+            _explain(self)
 
 
 class PresentedFingerprint(Part, frozen=True, kw_only=True):
@@ -127,7 +155,7 @@ class Host(Part, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not _digest(self.id):
-            _check_digests(self, "id")
+            _explain(self)
 
 
 class Capability(Part, frozen=True, kw_only=True):
@@ -151,10 +179,10 @@ class Capability(Part, frozen=True, kw_only=True):
     validated_at_ms: Integer
 
     def __post_init__(self) -> None:
-        if not _digests(
-            self.model_artifact_digest + self.output_digest + self.runtime_recipe_digest
+        if not (
+            _digests(self.model_artifact_digest + self.output_digest + self.runtime_recipe_digest)
         ):
-            _check_digests(self, "model_artifact_digest", "output_digest", "runtime_recipe_digest")
+            _explain(self)
 
 
 class Hop(Part, frozen=True, kw_only=True):
@@ -167,9 +195,8 @@ class Hop(Part, frozen=True, kw_only=True):
     start: Integer
 
     def __post_init__(self) -> None:
-        _check(_uuid(self.boot_id), "boot_id", "a UUID")
-        _check_key(self.node, "node")
-        _check(_shard_id(self.shard_id), "shard_id", SHARD_ID_PATTERN)
+        if not (_uuid(self.boot_id) and _is_key(self.node) and _shard_id(self.shard_id)):
+            _explain(self)
 
 
 class Evidence(Part, frozen=True, kw_only=True):
@@ -189,21 +216,15 @@ class Evidence(Part, frozen=True, kw_only=True):
     tokens_generated: Count
 
     def __post_init__(self) -> None:
-        if not _digests(
-            self.input_digest
-            + self.model_artifact_digest
-            + self.output_digest
-            + self.runtime_recipe_digest
-            + "".join(self.seams)
-        ):
-            _check_digests(
-                self,
-                "input_digest",
-                "model_artifact_digest",
-                "output_digest",
-                "runtime_recipe_digest",
-            )
-            raise ValueError("seams: expected 64 lower-case hex each")
+        digests = (
+            self.input_digest,
+            self.model_artifact_digest,
+            self.output_digest,
+            self.runtime_recipe_digest,
+            *self.seams,
+        )
+        if not _digests("".join(digests)):
+            _explain(self)
 
 
 class Policy(Part, frozen=True, kw_only=True):
@@ -263,7 +284,8 @@ class RealmContinued(Fact, frozen=True, kw_only=True):
     stream_created: Text
 
     def __post_init__(self) -> None:
-        _check(_digest(self.log_root), "log_root", "64 lower-case hex")
+        if not _digest(self.log_root):
+            _explain(self)
 
 
 class OperatorsChanged(Fact, frozen=True, kw_only=True):
@@ -292,7 +314,8 @@ class NodeEnrolled(Fact, frozen=True, kw_only=True):
     node: PublicKey
 
     def __post_init__(self) -> None:
-        _check_key(self.node, "node")
+        if not _is_key(self.node):
+            _explain(self)
 
 
 class NodeSuspended(Fact, frozen=True, kw_only=True):
@@ -303,7 +326,8 @@ class NodeSuspended(Fact, frozen=True, kw_only=True):
     reason: Text
 
     def __post_init__(self) -> None:
-        _check_key(self.node, "node")
+        if not _is_key(self.node):
+            _explain(self)
 
 
 class NodeReinstated(Fact, frozen=True, kw_only=True):
@@ -314,7 +338,8 @@ class NodeReinstated(Fact, frozen=True, kw_only=True):
     reason: Text
 
     def __post_init__(self) -> None:
-        _check_key(self.node, "node")
+        if not _is_key(self.node):
+            _explain(self)
 
 
 class ShardRegistered(Fact, frozen=True, kw_only=True):
@@ -333,10 +358,13 @@ class ShardRegistered(Fact, frozen=True, kw_only=True):
     shard_id: ShardId
 
     def __post_init__(self) -> None:
-        _check(_uuid(self.boot_id), "boot_id", "a UUID")
-        _check(_endpoint(self.endpoint), "endpoint", "grpc://host:port or grpcs://host:port")
-        _check(bytes(self.identity)[:1] == b"{", "identity", "an object")
-        _check(_shard_id(self.shard_id), "shard_id", SHARD_ID_PATTERN)
+        if not (
+            _uuid(self.boot_id)
+            and _endpoint(self.endpoint)
+            and _shard_id(self.shard_id)
+            and _is_object(self.identity)
+        ):
+            _explain(self)
 
 
 class ShardWithdrawn(Fact, frozen=True, kw_only=True):
@@ -348,8 +376,8 @@ class ShardWithdrawn(Fact, frozen=True, kw_only=True):
     shard_id: ShardId
 
     def __post_init__(self) -> None:
-        _check(_uuid(self.boot_id), "boot_id", "a UUID")
-        _check(_shard_id(self.shard_id), "shard_id", SHARD_ID_PATTERN)
+        if not (_uuid(self.boot_id) and _shard_id(self.shard_id)):
+            _explain(self)
 
 
 class HandshakeCompleted(Fact, frozen=True, kw_only=True):
@@ -368,9 +396,8 @@ class HandshakeCompleted(Fact, frozen=True, kw_only=True):
     route_session_id: SessionId
 
     def __post_init__(self) -> None:
-        _check(_uuid(self.boot_id), "boot_id", "a UUID")
-        _check(_uuid(self.peer_boot_id), "peer_boot_id", "a UUID")
-        _check_key(self.peer, "peer")
+        if not (_uuid(self.boot_id) and _uuid(self.peer_boot_id) and _is_key(self.peer)):
+            _explain(self)
 
 
 class ForwardAttested(Fact, frozen=True, kw_only=True):
@@ -384,7 +411,7 @@ class ForwardAttested(Fact, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not _digests(self.in_digest + self.out_digest):
-            _check_digests(self, "in_digest", "out_digest")
+            _explain(self)
 
 
 class RecipeRevoked(Fact, frozen=True, kw_only=True):
@@ -395,7 +422,8 @@ class RecipeRevoked(Fact, frozen=True, kw_only=True):
     recipe_key: Digest
 
     def __post_init__(self) -> None:
-        _check(_digest(self.recipe_key), "recipe_key", "64 lower-case hex")
+        if not _digest(self.recipe_key):
+            _explain(self)
 
 
 class RecipeReinstated(Fact, frozen=True, kw_only=True):
@@ -406,7 +434,8 @@ class RecipeReinstated(Fact, frozen=True, kw_only=True):
     recipe_key: Digest
 
     def __post_init__(self) -> None:
-        _check(_digest(self.recipe_key), "recipe_key", "64 lower-case hex")
+        if not _digest(self.recipe_key):
+            _explain(self)
 
 
 OPERATOR_FACTS: tuple[type[Fact], ...] = (

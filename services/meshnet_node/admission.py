@@ -13,9 +13,9 @@ import time
 from collections.abc import Sequence
 from typing import Protocol, Self, TypeVar
 
-from meshnet_events.admission import Selection, capability_refusal, missing_report
 from msgspec import Struct
 
+from meshnet_events.admission import Selection, capability_refusal, missing_report
 from meshnet_node.capability import CapabilityContext
 
 MAX_AGE_SECONDS = 900.0

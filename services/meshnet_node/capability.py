@@ -15,9 +15,9 @@ from collections.abc import Callable
 from typing import Literal, Protocol, Self
 
 import msgspec
-from meshnet_events.facts import Capability
 from msgspec import Struct
 
+from meshnet_events.facts import Capability
 from meshnet_node.recipe_identity import ArtifactIdentity, RuntimeRecipe, ShardIdentity
 
 CapabilityStatus = Literal["passed", "failed", "error"]

@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 
 import pytest
+
 from meshnet_events.admission import CAPABILITY_REASONS, Selection, capability_refusal
 from meshnet_node.admission import AdmissionRequirement, CapabilityAdmissionError, admit
 from meshnet_node.capability import (

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from meshnet_node.recipe_identity import DistributedForwardEvidence
 
 DATA = Path(__file__).parent.parent / "data"

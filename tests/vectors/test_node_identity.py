@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from meshnet_node import recipe_identity
 from meshnet_node.recipe_identity import (
     DistributedForwardEvidence,

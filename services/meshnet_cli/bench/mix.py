@@ -57,7 +57,9 @@ class Mix:
         self._chance = random.Random(seed)  # noqa: S311 - a bench must repeat, not surprise
         self._operator = EventKey(hashlib.sha256(b"operator").digest())
         self._nodes = [
-            _Node(n, EventKey(hashlib.sha256(b"node %d" % n).digest()), n % recipes, n // recipes % 2)
+            _Node(
+                n, EventKey(hashlib.sha256(b"node %d" % n).digest()), n % recipes, n // recipes % 2
+            )
             for n in range(nodes)
         ]
         self._recipes = recipes
@@ -181,15 +183,15 @@ class Mix:
 
     def _withdraw(self, node: _Node) -> facts.ShardWithdrawn:
         node.live = False
-        return facts.ShardWithdrawn(
-            boot_id=node.boot_id, reason="rebalanced", shard_id="main"
-        )
+        return facts.ShardWithdrawn(boot_id=node.boot_id, reason="rebalanced", shard_id="main")
 
     def _shake_hands(self, node: _Node) -> facts.HandshakeCompleted:
         peer = self._neighbour(node)
         ours = self._identity(node.recipe, node.half).fingerprint
         accepted = self._chance.random() >= 0.05
-        theirs = ours if accepted else self._identity((node.recipe + 1) % self._recipes, 0).fingerprint
+        theirs = (
+            ours if accepted else self._identity((node.recipe + 1) % self._recipes, 0).fingerprint
+        )
         self._sessions += 1
         return facts.HandshakeCompleted(
             accepted=accepted,
@@ -242,9 +244,7 @@ class Mix:
         self._owed.append(
             (
                 last,
-                facts.ForwardAttested(
-                    evidence=evidence, hop=1, in_digest=seam, out_digest=after
-                ),
+                facts.ForwardAttested(evidence=evidence, hop=1, in_digest=seam, out_digest=after),
             )
         )
         return first.key, facts.ForwardAttested(

@@ -7,8 +7,6 @@ What cannot be read as a fingerprint at all is `fingerprint`, alone.
 
 from collections.abc import Iterable
 
-from meshnet_proto import shard_runtime_pb2
-
 from meshnet_node.recipe_identity._checks import RecipeIdentityError
 from meshnet_node.recipe_identity._identity import CompatibilityFingerprint, ShardIdentity
 from meshnet_node.recipe_identity._mismatch import (
@@ -16,6 +14,7 @@ from meshnet_node.recipe_identity._mismatch import (
     MISMATCH_FINGERPRINT,
     RouteMismatch,
 )
+from meshnet_proto import shard_runtime_pb2
 
 
 def check_handshake(

@@ -6,7 +6,6 @@ only a block can get wrong (an axis left out, a member nobody knows, a fingerpri
 
 from typing import Any, Self
 
-from meshnet_proto import BUNDLE_VERSION, SCHEMA_VERSION, shard_runtime_pb2
 from msgspec import Struct
 
 from meshnet_node.recipe_identity._canonical import domain_digest
@@ -33,6 +32,7 @@ from meshnet_node.recipe_identity._mismatch import (
     RouteIncompatible,
     RouteMismatch,
 )
+from meshnet_proto import BUNDLE_VERSION, SCHEMA_VERSION, shard_runtime_pb2
 
 IDENTITY_SCHEMA_VERSION = 1
 ARTIFACT_DOMAIN = "meshnet.model-artifact.v1"

@@ -19,9 +19,9 @@ here expires.
 
 from typing import Protocol
 
-from meshnet_events import reasons as codes
 from msgspec import Struct
 
+from meshnet_events import reasons as codes
 from meshnet_tracker.registry.rows import Claim, Node
 from meshnet_tracker.registry.state import State
 

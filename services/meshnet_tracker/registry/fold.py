@@ -23,15 +23,15 @@ by the caller between `screen` and `apply_screened`.
 from collections.abc import Callable
 from typing import Any
 
+from msgspec import Struct
+
 from meshnet_events import facts
 from meshnet_events.envelope import ChainHead
 from meshnet_events.gate import Gate
 from meshnet_events.reasons import NOT_ENROLLED, NOT_OPERATOR, SUSPENDED, Refusal
 from meshnet_events.record import Record
 from meshnet_events.screened import Event, Screened, follow
-from msgspec import Struct
-
-from meshnet_tracker.registry.outcome import HistoryFault, Outcome, refused, rejected
+from meshnet_tracker.registry.outcome import APPLIED, HistoryFault, Outcome, refused, rejected
 from meshnet_tracker.registry.rows import RefusedRecord, Transition
 from meshnet_tracker.registry.rules import evidence, handshakes, nodes, realm, recipes, shards
 from meshnet_tracker.registry.state import Cause, State
@@ -62,6 +62,9 @@ class Applied(Struct, frozen=True):
 
     outcome: Outcome
     transitions: tuple[Transition, ...]
+
+
+_QUIETLY = Applied(APPLIED, ())
 
 
 class Fold:
@@ -100,6 +103,8 @@ class Fold:
         if outcome.code is not None:
             self._list_refusal(record, screened, outcome)
         state.count(record.sequence, record.time_ns, outcome.name)
+        if len(transitions) == before:
+            return _QUIETLY if outcome is APPLIED else Applied(outcome, ())
         return Applied(outcome, tuple(transitions[before:]))
 
     def _create(self, record: Record, event: Event | Refusal) -> Outcome:

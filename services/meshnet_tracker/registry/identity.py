@@ -6,9 +6,9 @@ those bytes alone, so the memory changes no answer.
 """
 
 import msgspec
+
 from meshnet_events.facts import recipe_key
 from meshnet_events.reasons import BAD_IDENTITY, Refusal
-
 from meshnet_tracker.recipe import BlockError, derive
 from meshnet_tracker.registry.rows import Identity
 

@@ -2,8 +2,9 @@
 
 from typing import Literal
 
-from meshnet_events.reasons import Refusal
 from msgspec import Struct
+
+from meshnet_events.reasons import Refusal
 
 
 class Outcome(Struct, frozen=True):

@@ -11,8 +11,9 @@ as long as the boots that they name are current.
 
 from typing import Literal
 
-from meshnet_events.facts import Host, Mismatch, Policy, PresentedFingerprint
 from msgspec import Raw, Struct
+
+from meshnet_events.facts import Host, Mismatch, Policy, PresentedFingerprint
 
 ClaimStatus = Literal["live", "refused", "withdrawn", "superseded", "suspended"]
 RecipeStatus = Literal["unknown", "dark", "certified", "revoked"]

@@ -13,10 +13,10 @@ one must never return.
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from meshnet_events.envelope import ChainHead
-from meshnet_events.facts import Policy
 from msgspec import Struct, field
 
+from meshnet_events.envelope import ChainHead
+from meshnet_events.facts import DEFAULT_POLICY, Policy
 from meshnet_tracker.registry.identity import IdentityReader
 from meshnet_tracker.registry.rows import (
     Claim,
@@ -81,6 +81,7 @@ class State:
         self.evidence: dict[str, Evidence] = {}
         self.changes = Changes()
         self.identities = IdentityReader()
+        self.policy: Policy = DEFAULT_POLICY
         # indexes, derived from the rows above
         self.live_claims: dict[str, dict[tuple[str, str], Claim]] = {}
         self.refused_pairs: dict[str, set[tuple[str, str]]] = {}
@@ -106,11 +107,6 @@ class State:
             raise LookupError(f"no record of the realm {self.name!r} has been folded yet")
         return self.realm
 
-    @property
-    def policy(self) -> Policy:
-        """The policy in force."""
-        return self.expect_realm().policy
-
     def chain_of(self, issuer: str) -> ChainHead:
         """The last event of `issuer`."""
         return self.chains.get(issuer, _NO_EVENT)
@@ -128,6 +124,13 @@ class State:
         """Every claim, ended and refused ones included."""
         for claims in self.claims.values():
             yield from claims.values()
+
+    # -- realm -----------------------------------------------------------------------------------
+
+    def put_policy(self, realm: Realm, policy: Policy) -> None:
+        """`policy` is in force from the next record on."""
+        realm.policy = self.policy = policy
+        self.changes.realm = True
 
     # -- chains, nodes and boots -----------------------------------------------------------------
 

@@ -16,9 +16,9 @@ from collections.abc import Collection
 from itertools import pairwise
 from typing import Literal
 
-from meshnet_events import reasons as codes
 from msgspec import Struct
 
+from meshnet_events import reasons as codes
 from meshnet_tracker.registry.coverage import cover
 from meshnet_tracker.registry.eligibility import Liveness, is_usable
 from meshnet_tracker.registry.routing.certifying import certifying

@@ -7,9 +7,9 @@ what is solvable with and without it is how the obstacles are found.
 
 from collections.abc import Iterable, Mapping
 
-from meshnet_events import reasons as codes
 from msgspec import Struct, structs
 
+from meshnet_events import reasons as codes
 from meshnet_tracker.registry.rows import Claim
 
 

@@ -27,7 +27,6 @@ from meshnet_events import facts, reasons
 from meshnet_events.envelope import canonical
 from meshnet_events.facts import ForwardAttested, recipe_key
 from meshnet_events.reasons import Refusal
-
 from meshnet_tracker.registry.outcome import APPLIED, NOOP, Outcome, refused, rejected
 from meshnet_tracker.registry.rows import Certification, Claim, Evidence, Participant, Recipe
 from meshnet_tracker.registry.state import Cause, State

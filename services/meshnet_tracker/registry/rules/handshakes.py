@@ -10,7 +10,6 @@ Applied, it replaces what this side said before of this peer, both boots and thi
 
 from meshnet_events.facts import HandshakeCompleted, recipe_key
 from meshnet_events.reasons import STALE_BOOT, UNKNOWN_PEER
-
 from meshnet_tracker.registry.outcome import APPLIED, Outcome, rejected
 from meshnet_tracker.registry.rows import Handshake
 from meshnet_tracker.registry.state import Cause, State

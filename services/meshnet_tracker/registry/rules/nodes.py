@@ -12,7 +12,6 @@ Enrolling lifts neither suspension nor conflict.
 from meshnet_events.envelope import ChainHead
 from meshnet_events.facts import NodeEnrolled, NodeReinstated, NodeSuspended
 from meshnet_events.reasons import BAD_CHAIN, UNKNOWN_NODE
-
 from meshnet_tracker.registry.outcome import APPLIED, NOOP, Outcome, rejected
 from meshnet_tracker.registry.rows import Node
 from meshnet_tracker.registry.state import Cause, State

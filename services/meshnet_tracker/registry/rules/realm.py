@@ -11,7 +11,6 @@
 from meshnet_events.facts import OperatorsChanged, PolicyChanged, RealmContinued, RealmCreated
 from meshnet_events.keys import decode_public
 from meshnet_events.reasons import BAD_OPERATORS, BAD_POLICY, OUT_OF_PLACE
-
 from meshnet_tracker.registry.outcome import APPLIED, NOOP, HistoryFault, Outcome, rejected
 from meshnet_tracker.registry.rows import Epoch, Realm
 from meshnet_tracker.registry.state import Cause, State
@@ -54,7 +53,7 @@ def create_realm(state: State, fact: RealmCreated, cause: Cause, operator: str |
         realm=fact.realm,
         root=cause.issuer,
     )
-    state.changes.realm = True
+    state.put_policy(state.realm, fact.policy)
     return APPLIED
 
 
@@ -98,7 +97,6 @@ def policy_changed(state: State, fact: PolicyChanged, cause: Cause) -> Outcome:
     realm = state.expect_realm()
     if fact.policy == realm.policy:
         return NOOP
-    realm.policy = fact.policy
     realm.policy_sequence = cause.sequence
-    state.changes.realm = True
+    state.put_policy(realm, fact.policy)
     return APPLIED

@@ -8,7 +8,6 @@
 
 from meshnet_events.facts import RecipeReinstated, RecipeRevoked
 from meshnet_events.reasons import UNKNOWN_RECIPE
-
 from meshnet_tracker.registry.outcome import APPLIED, NOOP, Outcome, rejected
 from meshnet_tracker.registry.state import Cause, State
 

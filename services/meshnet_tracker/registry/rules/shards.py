@@ -21,7 +21,6 @@ appearance in a registration that reached the second row; no other fact introduc
 from meshnet_events.admission import Selection, capability_refusal
 from meshnet_events.facts import Policy, ShardRegistered, ShardWithdrawn
 from meshnet_events.reasons import CAPABILITY, STALE_BOOT, Refusal
-
 from meshnet_tracker.registry.outcome import APPLIED, NOOP, Outcome, refused, rejected
 from meshnet_tracker.registry.rows import Claim, Identity, Node, Recipe
 from meshnet_tracker.registry.state import Cause, State

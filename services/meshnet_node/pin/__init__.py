@@ -1,0 +1,64 @@
+"""Pinning: from real model files to the identity that a node registers. Formats: GGUF.
+
+    pin(paths)                                  -> Pinned
+    cut(paths, layers=(0, 9), destination=…)    -> Pinned, of the file it wrote
+    pinned.to_dict()                            -> JSON values
+    pinned.lock(facts)                          -> LockedTarget, for `targets.write_locked_target`
+
+`pin` and `cut` raise `PinError` and nothing else for what is wrong with files, disk or arguments.
+Another format joins as another opener that yields the same `ModelFacts`; nothing here prints or
+asks.
+
+    errors      PinError
+    gguf_file   one open file: ranges of keys and tensors, from bytes that nobody vouches for
+    split       one artifact: a file, or every part of a split set
+    layers      how many layers there are, and which tensors go with which
+    identity    what keys and tensors decide: digests, quantization, origin
+    digest      SHA-256, streamed and remembered
+    result      Pinned
+    cut         writing a derivative
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from meshnet_node.pin.cut import cut
+from meshnet_node.pin.digest import Meter, Progress, digest_files
+from meshnet_node.pin.errors import PinError
+from meshnet_node.pin.identity import read_facts
+from meshnet_node.pin.result import Pinned, identify, pinned
+from meshnet_node.pin.split import open_artifact
+from meshnet_node.targets import LockedFile, set_digest
+
+__all__ = ["PinError", "Pinned", "Progress", "cut", "pin"]
+
+
+def pin(
+    paths: Sequence[Path],
+    *,
+    artifact_id: str | None = None,
+    revision: str | None = None,
+    cache: bool = True,
+    progress: Progress | None = None,
+) -> Pinned:
+    """Pin one model file, or all parts of one split model in any order.
+
+    `artifact_id` and `revision` say where the files came from (a repository and a commit); left
+    out, they are the model's own name and `sha256:` with its content digest. `cache=False` hashes
+    every byte even where the digest is remembered. `progress` is called with (bytes done, bytes in
+    all). Raises `PinError`.
+    """
+    with open_artifact(paths) as artifact:
+        facts = read_facts(artifact)
+        # Bad labels are refused before gigabytes are read: any digest will do to ask.
+        identify(artifact, facts, "0" * 64, artifact_id=artifact_id, revision=revision)
+        meter = Meter(progress, sum(file.stamp.size_bytes for file in artifact.files))
+        digests = digest_files(artifact.files, cache=cache, meter=meter)
+        identity = identify(
+            artifact, facts, set_digest(digests), artifact_id=artifact_id, revision=revision
+        )
+        files = tuple(
+            LockedFile(file.path.name, file.stamp.size_bytes, digest)
+            for file, digest in zip(artifact.files, digests, strict=True)
+        )
+        return pinned(identity, facts, files)

@@ -1,0 +1,119 @@
+"""SHA-256 of model files: streamed, and remembered by path, size, mtime and inode.
+
+The cache is one JSON file in the user's cache folder (`meshnet/digests.json`), path to what was
+hashed there:
+
+    {"version":1,"digests":{"/models/a.gguf":{"stamp":[253,1700000000000000000,42],"sha256":"5f…"}}}
+
+Rules
+
+- It only ever saves time: unreadable, damaged or from another version, it is ignored and written
+  anew; a folder that cannot be written to costs the saving, not the pin.
+- It cannot tell a file that was altered in place with its mtime put back; `cache=False` asks the
+  bytes themselves. A file written to in the last two seconds is not remembered, because another
+  write could still leave the same mtime (file systems count in ticks of up to that long).
+- Two processes at once may each forget what the other has just learnt; neither sees half a file.
+"""
+
+import hashlib
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import platformdirs
+from msgspec import Struct
+
+from meshnet_node.pin.gguf_file import GgufFile, Stamp
+
+Progress = Callable[[int, int], None]
+"""Called with (bytes done, bytes in all), after every chunk."""
+
+
+class Meter:
+    """Adds up the bytes taken care of and tells `progress`, if there is one."""
+
+    def __init__(self, progress: Progress | None, total_bytes: int) -> None:
+        self._progress = progress
+        self._total = total_bytes
+        self._done = 0
+
+    def advance(self, count: int) -> None:
+        """`count` more bytes are done."""
+        self._done += count
+        if self._progress is not None:
+            self._progress(self._done, self._total)
+
+
+_RECENT_NS = 2_000_000_000
+
+
+class _Entry(Struct, frozen=True):
+    stamp: Stamp
+    sha256: str
+
+
+class _Cache(Struct):
+    version: Literal[1] = 1
+    digests: dict[str, _Entry] = {}
+
+
+def cache_path() -> Path:
+    """Where digests are remembered."""
+    return platformdirs.user_cache_path("meshnet") / "digests.json"
+
+
+def digest_files(files: Sequence[GgufFile], *, cache: bool, meter: Meter) -> tuple[str, ...]:
+    """SHA-256 (hex) of each file, in order. A remembered file counts as done at once.
+
+    Raises `PinError` when a file cannot be read or changes meanwhile.
+    """
+    known = _load() if cache else _Cache()
+    digests = []
+    learnt = False
+    for file in files:
+        # Names need not be UTF-8, JSON has to be.
+        name = str(file.path.resolve()).encode(errors="backslashreplace").decode()
+        entry = known.digests.get(name)
+        if entry is not None and entry.stamp == file.stamp:
+            meter.advance(file.stamp.size_bytes)
+        else:
+            entry = _Entry(file.stamp, _digest(file, meter))
+            if time.time_ns() - file.stamp.mtime_ns > _RECENT_NS:
+                known.digests[name] = entry
+                learnt = True
+        digests.append(entry.sha256)
+    if cache and learnt:
+        _save(known)
+    return tuple(digests)
+
+
+def _digest(file: GgufFile, meter: Meter) -> str:
+    digest = hashlib.sha256()
+    for chunk in file.read(0, file.stamp.size_bytes):
+        digest.update(chunk)
+        meter.advance(len(chunk))
+    file.check_unchanged()
+    return digest.hexdigest()
+
+
+def _load() -> _Cache:
+    try:
+        return msgspec.json.decode(cache_path().read_bytes(), type=_Cache)
+    except (OSError, ValueError):  # msgspec's errors are ValueErrors
+        return _Cache()
+
+
+def _save(known: _Cache) -> None:
+    path = cache_path()
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    with suppress(OSError):  # the rule above: no cache is no failure
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            temporary.write_bytes(msgspec.json.encode(known))
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
