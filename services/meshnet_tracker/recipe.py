@@ -93,7 +93,7 @@ def _found(value: object) -> str:
 def _text(path: str, value: object) -> str:
     if type(value) is not str:
         raise BlockError(path, f"expected text, found {_found(value)}")
-    if not value:
+    if not value.strip():
         raise BlockError(path, "expected text, found an empty one")
     if not value.isascii():
         try:

@@ -1,0 +1,182 @@
+"""Connecting to NATS, with a client that nothing a peer sends can stop.
+
+`SafeClient` is nats-py (pinned: it overrides private methods) with four differences. Messages are
+read by `protocol.SafeParser`; headers by `protocol.parse_headers`; subject and reply need not be
+UTF-8; and a late PONG does not end the read loop because the `flush` that asked for it gave up.
+
+Whoever reads fast takes a *tap*: see `protocol`. A tap lives no longer than the connection it was
+opened on: when that is lost, `lost` is called once and nothing is delivered any more, so that no
+record of a server that came back with another history can slip in before it was looked at.
+
+Reconnecting goes on for ever. A client that closed for good (an expired or revoked JWT) stays closed;
+`Unreachable` says so and a new one is built.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.errors import Error as NatsError
+
+from meshnet_bus.protocol import Deliver, SafeParser, decode_text, parse_headers
+
+ErrorSink = Callable[[Exception], None]
+
+INBOX_PREFIX = "_INBOX"
+_CLOSE_TIMEOUT_S = 2.0
+_log = logging.getLogger("meshnet_bus")
+
+
+class Unreachable(Exception):
+    """The bus does not answer: not connected, a time-out, or nobody there to serve a request."""
+
+
+class SafeClient(Client):
+    """nats-py's client, hardened. Made by `connect`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outages = 0
+        """How often this client has lost its connection."""
+        self._taps: dict[int, Deliver] = {}
+        self._tap_losses: dict[int, Callable[[], None]] = {}
+        self._ps = SafeParser(self, self._taps)
+
+    async def tap(self, subject: str, deliver: Deliver, lost: Callable[[], None]) -> int:
+        """Subscribe; give each message to `deliver` as raw bytes, in the read loop.
+
+        Returns a handle for `untap`. `lost` is called once if the connection goes.
+        """
+        subscription = await self.subscribe(subject)
+        handle = subscription._id  # noqa: SLF001 - nats-py shows it nowhere else
+        self._taps[handle] = deliver
+        self._tap_losses[handle] = lost
+        return handle
+
+    async def untap(self, handle: int) -> None:
+        """End a tap. At once: nothing is delivered while the server is told."""
+        if self._forget(handle) is not None and self.is_connected:
+            await self._send_unsubscribe(handle)
+
+    def drop_taps(self) -> None:
+        """End every tap, because the connection is lost."""
+        self.outages += 1
+        for handle in tuple(self._taps):
+            if lost := self._forget(handle):
+                lost()
+
+    def _forget(self, handle: int) -> Callable[[], None] | None:
+        self._taps.pop(handle, None)
+        self._remove_sub(handle)
+        return self._tap_losses.pop(handle, None)
+
+    async def _process_headers(self, headers: bytes | None) -> dict[str, str] | None:
+        return parse_headers(headers) or None if headers else None
+
+    def _build_message(
+        self,
+        sid: int,
+        subject: bytes,
+        reply: bytes,
+        data: bytes,
+        headers: dict[str, str] | None,
+    ) -> Msg:
+        return Msg(
+            subject=decode_text(subject),
+            reply=decode_text(reply),
+            data=data,
+            headers=headers,
+            _client=self,
+            _sid=sid,
+        )
+
+    async def _process_pong(self) -> None:
+        if self._pongs and self._pongs[0].done():
+            self._pongs[0] = asyncio.get_running_loop().create_future()
+        await super()._process_pong()
+
+
+def log_error(error: Exception) -> None:
+    """Log what nats-py reports; the default sink of `connect`."""
+    _log.warning("nats: %s", error or repr(error))
+
+
+async def connect(
+    url: str,
+    *,
+    name: str,
+    on_error: ErrorSink = log_error,
+    credentials: Path | None = None,
+    inbox_prefix: str = INBOX_PREFIX,
+    timeout_s: float = 5.0,
+    reconnect_wait_s: float = 1.0,
+) -> SafeClient:
+    """Connect, or raise `Unreachable` after `timeout_s`. From then on reconnect for ever.
+
+    `on_error` is given what nats-py can tell in no other way, such as a denied publish. Should it
+    raise, that is logged and goes no further: an error in nats-py's own callback ends its read loop.
+    `credentials` is a NATS `.creds` file; with it goes the user's own `inbox_prefix`.
+    """
+    nc = SafeClient()
+    refusals: list[Exception] = []
+    connected = False
+
+    async def error_cb(error: Exception) -> None:
+        if not connected:
+            refusals.append(error)
+            return
+        try:
+            on_error(error)
+        except Exception:  # noqa: BLE001 - see above: whatever it is, it must stop here
+            _log.exception("the error sink of connection %s failed", name)
+
+    async def disconnected_cb() -> None:
+        nc.drop_taps()
+
+    try:
+        with anyio.fail_after(timeout_s):
+            await nc.connect(
+                url,
+                name=name,
+                error_cb=error_cb,
+                disconnected_cb=disconnected_cb,
+                closed_cb=disconnected_cb,
+                connect_timeout=timeout_s,  # type: ignore[arg-type] # annotated int, used as seconds
+                reconnect_time_wait=reconnect_wait_s,  # type: ignore[arg-type] # as above
+                max_reconnect_attempts=-1,
+                ping_interval=10,
+                user_credentials=credentials,
+                inbox_prefix=inbox_prefix,
+            )
+    except (TimeoutError, OSError, NatsError) as error:
+        await close(nc)
+        reason = refusals[-1] if refusals else error
+        raise Unreachable(
+            f"no NATS server at {url} within {timeout_s:g} s ({reason or repr(reason)}); "
+            "check the address and that the server runs"
+        ) from error
+    except BaseException:
+        await close(nc)
+        raise
+    connected = True
+    return nc
+
+
+async def close(nc: SafeClient) -> None:
+    """Close for good, within two seconds, even while being cancelled."""
+    with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
+        await nc.close()
+
+
+@asynccontextmanager
+async def closing(nc: SafeClient) -> AsyncIterator[SafeClient]:
+    """`async with closing(await connect(…)) as nc`: close at the end, however that comes."""
+    try:
+        yield nc
+    finally:
+        await close(nc)

@@ -1,0 +1,276 @@
+"""Reads a realm's stream: every record once, in sequence order, from any position, for ever.
+
+    async with Reader(nc, realm, expect=folded) as reader:
+        async for batch in reader.batches():
+            fold(batch)                          # and commit it together with reader.folded
+
+Catching up and following are one loop with no seam between. Everything happens inside `batches`, in
+the caller's task: while the caller is busy with a batch nothing is asked for or handed out, so a slow
+one makes the server wait and memory stays bounded (`feed`).
+
+    starting -> reading <-> recovering         a feed broke: look at the history, open a new feed
+        `----------+-----------'---> faulted   the history is not the one that was read: for good
+
+*Recovering* covers a server restart, a lost connection or consumer, a paused server and a gap. It
+takes as long as it takes; before anything is handed out again the history is verified
+(`history.verify`), as it is at the start and every `check_every_s`. What had arrived and was not
+handed out is read again. A gap that a new feed shows again is filled record by record.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from typing import Literal, Self
+
+import anyio
+
+from meshnet_bus.api import API_PREFIX, StreamApi
+from meshnet_bus.client import SafeClient, Unreachable
+from meshnet_bus.feed import IDLE_HEARTBEAT_S, Feed, open_feed
+from meshnet_bus.history import (
+    FaultReason,
+    FoldedPosition,
+    HistoryFault,
+    record_digest,
+    verify,
+)
+from meshnet_bus.stream import StreamState, read_state
+from meshnet_events.record import Record
+
+WINDOW = 8_192
+"""The most records in a batch, and the most on their way behind it."""
+_SILENCE_S = 3 * IDLE_HEARTBEAT_S
+_STREAM_MISSING_PATIENCE_S = 5.0
+_FIRST_PAUSE_S = 0.05
+_LONGEST_PAUSE_S = 2.0
+_jitter = random.SystemRandom()
+
+ReaderState = Literal["starting", "reading", "recovering", "faulted"]
+
+
+class Reader:
+    """Reads the stream of `realm` behind `after`, or behind the position that `expect` was folded to.
+
+    With `until` it ends there; without, it follows for ever. An async context manager, for one
+    iteration of `batches`.
+    """
+
+    def __init__(
+        self,
+        nc: SafeClient,
+        realm: str,
+        *,
+        after: int = 0,
+        expect: FoldedPosition | None = None,
+        until: int | None = None,
+        window: int = WINDOW,
+        check_every_s: float = 30.0,
+        request_timeout_s: float = 5.0,
+        prefix: str = API_PREFIX,
+    ) -> None:
+        """Raise ValueError when `after` and `expect` name different positions."""
+        if expect is not None and after not in (0, expect.sequence):
+            raise ValueError(f"after is {after}; expect was folded to {expect.sequence}")
+        self.position = expect.sequence if expect else after
+        """Sequence of the last record handed out."""
+        self.last_known = 0
+        """The highest sequence that the stream was heard to hold."""
+        self.state: ReaderState = "starting"
+        self.fault: HistoryFault | None = None
+        self.recoveries = 0
+        """How often a feed broke."""
+        self.filled = 0
+        """Records that no feed delivered and that were read one by one."""
+        self._nc = nc
+        self._api = StreamApi(nc, realm, prefix=prefix, timeout_s=request_timeout_s)
+        self._until = until
+        self._window = window
+        self._check_every_s = check_every_s
+        self._known = expect
+        self._last: Record | None = None
+        self._feed: Feed | None = None
+        self._gap_at: int | None = None
+        self._hole: int | None = None
+        self._check_at = 0.0
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether everything that the stream was heard to hold has been handed out."""
+        return self.state == "reading" and self.position >= self.last_known
+
+    @property
+    def folded(self) -> FoldedPosition | None:
+        """What `expect` must be to go on from here; None before the stream was first looked at."""
+        if self._known is not None and self._last is not None:
+            self._known = FoldedPosition(
+                self._known.created, self._last.sequence, record_digest(self._last)
+            )
+            self._last = None
+        return self._known
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._drop_feed()
+
+    async def batches(self) -> AsyncIterator[list[Record]]:
+        """Hand out what has arrived, as soon as there is something: 1 to `window` records.
+
+        Raises `HistoryFault` once the history is another, and `Unreachable` when the client was
+        closed for good. Everything else it waits out.
+        """
+        clock = asyncio.get_running_loop().time
+        quiet_since = clock()
+        while self._until is None or self.position < self._until:
+            feed = self._feed
+            if feed is None:
+                filled = await self._recover()
+                quiet_since = clock()
+                if filled:
+                    yield self._hand_out(filled)
+                continue
+            if clock() >= self._check_at and not await self._still_the_same():
+                continue
+            feed.arrived.clear()
+            if batch := feed.take():
+                quiet_since = clock()
+                self.last_known = max(self.last_known, feed.last_known)
+                batch = self._hand_out(batch)
+                await self._ask(feed)
+                yield batch
+                # the caller's time is not the server's silence
+                quiet_since = clock()
+                continue
+            if feed.heard:
+                feed.heard = False
+                quiet_since = clock()
+            if feed.broken or clock() >= quiet_since + _SILENCE_S:
+                self._note_gap(feed.gap_until)
+                await self._drop_feed()
+            else:
+                await self._ask(feed)
+                await _wait(feed.arrived, min(self._check_at, quiet_since + _SILENCE_S))
+
+    def _hand_out(self, batch: list[Record]) -> list[Record]:
+        """Advance to the end of `batch`, the records right behind the position."""
+        if self._until is not None and batch[-1].sequence > self._until:
+            del batch[self._until - self.position :]
+        self._last = batch[-1]
+        self.position = self._last.sequence
+        return batch
+
+    async def _ask(self, feed: Feed) -> None:
+        try:
+            await feed.ask()
+        except Unreachable:
+            feed.lost()
+
+    async def _still_the_same(self) -> bool:
+        """Look at the history again while reading. False when it could not be looked at."""
+        try:
+            state = await self._verify()
+        except Unreachable:
+            self._note_gap(None)
+            await self._drop_feed()
+            return False
+        self.last_known = max(self.last_known, state.last_sequence)
+        return True
+
+    def _note_gap(self, until: int | None) -> None:
+        """Remember where a feed had a gap: the second there in a row is filled up to `until`."""
+        self._hole = until if self._gap_at == self.position else None
+        self._gap_at = None if until is None else self.position
+
+    async def _recover(self) -> list[Record]:
+        """Verify the history, then open a feed behind the position, or fill a hole there.
+
+        Tries until it works. Raises `HistoryFault`, or `Unreachable` once the client is closed.
+        """
+        if self.state == "reading":
+            self.state = "recovering"
+            self.recoveries += 1
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            outages = self._nc.outages
+            try:
+                state = await self._verify()
+                if self._hole is not None:
+                    return await self._fill(self._hole)
+                feed = await open_feed(self._api, after=self.position, window=self._window)
+            except Unreachable:
+                if self._nc.is_closed:
+                    raise
+                await anyio.sleep(pause_s * _jitter.uniform(0.5, 1.0))
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                continue
+            self._feed = feed
+            if outages == self._nc.outages:
+                self.last_known = state.last_sequence
+                self.state = "reading"
+                return []
+            # between the two the server may have come back with another history
+            await self._drop_feed()
+
+    async def _verify(self) -> StreamState:
+        try:
+            state = await verify(self._api, self.position, self.folded)
+            if self._known is None:
+                self._known = await self._recognise(state)
+        except HistoryFault as fault:
+            self.state = "faulted"
+            self.fault = fault
+            raise
+        self._check_at = asyncio.get_running_loop().time() + self._check_every_s
+        return state
+
+    async def _recognise(self, state: StreamState) -> FoldedPosition:
+        """What the caller could not tell: the history as it is now is the one from here on."""
+        if self.position == 0:
+            return FoldedPosition(state.created, 0, "")
+        record = await self._read_one(self.position)
+        return FoldedPosition(state.created, self.position, record_digest(record))
+
+    async def _fill(self, until: int) -> list[Record]:
+        """Read what feeds do not deliver, one by one: up to `until`, at most a window."""
+        self._hole = None
+        first = self.position + 1
+        records = [
+            await self._read_one(sequence)
+            for sequence in range(first, min(until, first + self._window))
+        ]
+        self.filled += len(records)
+        return records
+
+    async def _read_one(self, sequence: int) -> Record:
+        record = await self._api.direct_record(sequence) or await self._api.leader_record(sequence)
+        if record is None:
+            raise HistoryFault(
+                FaultReason.MISSING_RECORDS, f"{self._api.stream} has no record {sequence}"
+            )
+        return record
+
+    async def _drop_feed(self) -> None:
+        feed, self._feed = self._feed, None
+        if feed is not None:
+            await feed.close()
+
+
+async def replay(nc: SafeClient, realm: str, *, after: int = 0, until: int | None = None) -> Reader:
+    """Make a reader that ends at `until`, by default at what is now the stream's last record.
+
+    Raises ValueError when the stream does not reach `until`: it would be waited for.
+    """
+    last = (await read_state(StreamApi(nc, realm))).last_sequence
+    if until is not None and until > last:
+        raise ValueError(f"the stream ends at {last}; cannot replay up to {until}")
+    return Reader(nc, realm, after=after, until=last if until is None else until)
+
+
+async def _wait(event: asyncio.Event, at: float) -> None:
+    """Wait for `event`, at most until the loop's clock shows `at`. Costs less than a time-out."""
+    timer = asyncio.get_running_loop().call_at(at, event.set)
+    try:
+        await event.wait()
+    finally:
+        timer.cancel()

@@ -1,0 +1,132 @@
+"""The projector: reads records in order, folds them, commits views and position together.
+
+    reader -> screen -> verify (worker threads) -> fold -> rows that changed
+                                                             |  taken when the writer is free
+                                                             v
+                                                        commit: one transaction
+
+Folding goes on while a commit is under way; whatever changed meanwhile is written by the next one,
+each row once, however often it changed. Not more than `MAX_AHEAD` records are folded beyond what is
+committed, so memory is bounded. Killed at any point, a projector goes on from the last commit.
+"""
+
+import anyio
+import anyio.lowlevel
+
+from meshnet_bus.client import SafeClient
+from meshnet_bus.history import FoldedPosition
+from meshnet_bus.reader import Reader
+from meshnet_events.record import Record
+from meshnet_tracker.registry.fold import Fold
+from meshnet_tracker.registry.state import State
+from meshnet_tracker.snapshot import take_batch
+from meshnet_tracker.verification import Verifier
+from meshnet_tracker.views import Views
+
+MAX_AHEAD = 65_536
+
+
+class Projector:
+    """Keeps one file of views up with one realm's stream."""
+
+    def __init__(
+        self,
+        views: Views,
+        nc: SafeClient,
+        *,
+        operator: str | None = None,
+        verify: bool = True,
+        until: int | None = None,
+    ) -> None:
+        """`operator` is the root of trust that we were told; `until` ends at that sequence.
+
+        `verify=False` leaves signatures unchecked: for measuring, and for a log that was verified.
+        """
+        self._views = views
+        self._nc = nc
+        self._operator = operator
+        self._verifier = Verifier() if verify else None
+        self._until = until
+        self._fold: Fold | None = None
+        self._reader: Reader | None = None
+        self._folded: FoldedPosition | None = None
+        self._work = anyio.Event()
+        self._room = anyio.Event()
+        self.committed = 0
+        """Sequence of the last record whose effects are committed."""
+
+    @property
+    def state(self) -> State:
+        """The state, as far as it was folded. Read it between awaits only, and change nothing."""
+        if self._fold is None:
+            raise LookupError("the projector has not been started")
+        return self._fold.state
+
+    @property
+    def last_known(self) -> int:
+        """The highest sequence that the stream was heard to hold."""
+        return self._reader.last_known if self._reader else 0
+
+    async def run(self) -> None:
+        """Project until `until`, or for ever.
+
+        Raises `HistoryFault` (of reader or fold) when the history is not the one that was folded,
+        `ViewsError` when the views cannot be written, `Unreachable` when the client was closed.
+        """
+        loaded = await self._views.load()
+        fold = self._fold = Fold(loaded.state, operator=self._operator)
+        self.committed = fold.state.sequence
+        try:
+            async with (
+                Reader(
+                    self._nc, self._views.realm, expect=loaded.position, until=self._until
+                ) as reader,
+                anyio.create_task_group() as tasks,
+            ):
+                self._reader = reader
+                tasks.start_soon(self._write)
+                async for batch in reader.batches():
+                    await self._apply(fold, batch)
+                    self._folded = reader.folded
+                    self._work.set()
+                    await self._wait_until_ahead_at_most(MAX_AHEAD)
+                    await anyio.lowlevel.checkpoint()
+                await self._wait_until_ahead_at_most(0)
+                tasks.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            raise _sole(group) from None
+
+    async def _apply(self, fold: Fold, batch: list[Record]) -> None:
+        if self._verifier is None:
+            for record in batch:
+                fold.apply(record, verify=False)
+            return
+        screened = [fold.screen(record) for record in batch]
+        for record, result in zip(batch, await self._verifier.verify(screened), strict=True):
+            fold.apply_screened(record, result)
+
+    async def _wait_until_ahead_at_most(self, records: int) -> None:
+        while self.state.sequence - self.committed > records:
+            self._room = anyio.Event()
+            await self._room.wait()
+
+    async def _write(self) -> None:
+        """Commit what has changed whenever something has."""
+        while True:
+            await self._work.wait()
+            self._work = anyio.Event()
+            position = self._folded
+            if position is None or position.sequence == self.committed:
+                continue
+            batch = take_batch(self.state)
+            await self._views.commit(batch, before=self.committed, position=position)
+            self.committed = position.sequence
+            self._room.set()
+
+
+def _sole(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """What went wrong, when one thing did: the task group is no concern of the caller."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

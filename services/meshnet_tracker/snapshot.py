@@ -1,0 +1,220 @@
+"""The registry's rows as tables: what one commit writes, and the state that reading gives back.
+
+Every table holds rows of JSON whose members include the table's key, so one description serves
+writing, reading and comparing. Rows of a batch travel as one JSON array: SQLite takes it apart in a
+single statement, for which Python lets go of its lock, instead of one call (and one wait for that
+lock, which the fold holds) for each row.
+
+`transitions` and `refusals` are appended and never read back into the state.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from meshnet_events.envelope import ChainHead
+from meshnet_tracker.registry.rows import (
+    Claim,
+    Evidence,
+    Handshake,
+    Identity,
+    Node,
+    Realm,
+    Recipe,
+)
+from meshnet_tracker.registry.state import Changes, State
+
+_encode = msgspec.json.Encoder(order="sorted").encode
+
+
+class Chain(Struct, frozen=True):
+    """How far an issuer's chain got."""
+
+    digest: str
+    issuer: str
+    issuerseq: int
+
+
+class Boot(Struct, frozen=True):
+    """A boot that is history: it must never return."""
+
+    boot_id: str
+    node: str
+
+
+class Attestation(Struct, frozen=True):
+    """What a node attested in its current boot for a session and epoch."""
+
+    evidence_digest: str
+    node: str
+    route_epoch: int
+    route_session_id: str
+
+
+class Table(Struct, frozen=True):
+    """A table of rows: its key, and further members that are worth a column."""
+
+    name: str
+    key: tuple[str, ...]
+    row: type[Struct]
+    columns: tuple[str, ...] = ()
+
+
+TABLES = (
+    Table("chains", ("issuer",), Chain, ("issuerseq",)),
+    Table("nodes", ("node",), Node, ("label", "group", "boot_id", "suspended", "conflict")),
+    Table("boots", ("node", "boot_id"), Boot),
+    Table("claims", ("node", "shard_id"), Claim, ("status", "boot_id", "sequence")),
+    Table("recipes", ("recipe_key",), Recipe, ("status", "layer_count", "sequence")),
+    Table("handshakes", ("node", "peer", "recipe_key"), Handshake, ("accepted", "sequence")),
+    Table("attestations", ("node", "route_session_id", "route_epoch"), Attestation),
+    Table("evidence", ("evidence_digest",), Evidence, ("recipe_key", "void", "sequence")),
+)
+
+
+class TableBatch(Struct, frozen=True):
+    """What changes in one table: rows to put and keys to remove, each a JSON array."""
+
+    table: Table
+    rows: str | None
+    gone: str | None
+
+
+class Batch(Struct, frozen=True):
+    """What one commit writes, besides the position."""
+
+    time_ns: int
+    counts: str
+    realm: str
+    tables: tuple[TableBatch, ...]
+    transitions: str | None
+    refusals: str | None
+
+
+def take_batch(state: State) -> Batch:
+    """Everything that changed in `state` since this was last called."""
+    changes = state.take_changes()
+    return Batch(
+        time_ns=state.time_ns,
+        counts=_text(state.counts),
+        realm=_text(state.realm),
+        tables=tuple(_batches(state, changes)),
+        transitions=_text(changes.transitions) if changes.transitions else None,
+        refusals=_text(changes.refusals) if changes.refusals else None,
+    )
+
+
+def _batches(state: State, changes: Changes) -> Iterator[TableBatch]:
+    chains = (
+        (key, Chain(head.digest, key, head.issuerseq))
+        for key in changes.chains
+        if (head := state.chains[key])
+    )
+    attested = (
+        ((node, session, epoch), _attestation(state, node, session, epoch))
+        for node, session, epoch in changes.attestations
+    )
+    found: dict[str, Iterable[tuple[Any, Struct | None]]] = {
+        "chains": chains,
+        "nodes": ((key, state.nodes[key]) for key in changes.nodes),
+        "boots": ((None, Boot(boot_id, node)) for node, boot_id in changes.boots),
+        "claims": ((key, state.claims[key[0]][key[1]]) for key in changes.claims),
+        "recipes": ((key, state.recipes[key]) for key in changes.recipes),
+        "handshakes": ((key, state.handshakes.get(key)) for key in changes.handshakes),
+        "attestations": attested,
+        "evidence": (((key,), state.evidence.get(key)) for key in changes.evidence),
+    }
+    for table in TABLES:
+        rows, gone = [], []
+        for key, row in found[table.name]:
+            if row is None:
+                gone.append(key)
+            else:
+                rows.append(row)
+        if rows or gone:
+            yield TableBatch(table, _text(rows) if rows else None, _text(gone) if gone else None)
+
+
+def _attestation(state: State, node: str, session: str, epoch: int) -> Attestation | None:
+    digest = state.attestations.get(node, {}).get((session, epoch))
+    return None if digest is None else Attestation(digest, node, epoch, session)
+
+
+def _text(value: object) -> str:
+    return _encode(value).decode()
+
+
+def restore(
+    name: str,
+    *,
+    sequence: int,
+    time_ns: int,
+    counts: str,
+    realm: str,
+    rows: Callable[[Table], Iterable[str]],
+) -> State:
+    """The state whose rows `rows` gives, table by table. It has no changes of its own."""
+    state = State(name)
+    state.sequence, state.time_ns = sequence, time_ns
+    state.counts = msgspec.json.decode(counts, type=dict[str, int])
+    state.realm = msgspec.json.decode(realm, type=Realm | None)
+    if state.realm is not None:
+        state.policy = state.realm.policy
+    shared: dict[Identity, Identity] = {}
+    for table in TABLES:
+        decode = msgspec.json.Decoder(table.row).decode
+        for text in rows(table):
+            _put(state, decode(text), shared)
+    state.take_changes()
+    return state
+
+
+def _put(state: State, row: Any, shared: dict[Identity, Identity]) -> None:
+    match row:
+        case Chain():
+            state.chains[row.issuer] = ChainHead(row.issuerseq, row.digest)
+        case Node():
+            state.nodes[row.node] = row
+        case Boot():
+            state.boots.setdefault(row.node, set()).add(row.boot_id)
+        case Claim():
+            if row.identity is not None:
+                row.identity = shared.setdefault(row.identity, row.identity)
+            state.put_claim(row)
+        case Recipe():
+            state.recipes[row.recipe_key] = row
+        case Handshake():
+            state.put_handshake(row)
+        case Attestation():
+            state.put_attestation(
+                row.node, row.route_session_id, row.route_epoch, row.evidence_digest
+            )
+        case Evidence():
+            state.put_evidence(row)
+
+
+def rows_of(state: State) -> dict[str, list[bytes]]:
+    """Every row of `state` as JSON, table by table and sorted: what makes two states equal."""
+    whole = Changes(
+        chains=set(state.chains),
+        nodes=set(state.nodes),
+        boots=[(node, boot) for node, boots in state.boots.items() for boot in boots],
+        claims={(claim.node, claim.shard_id) for claim in state.all_claims()},
+        recipes=set(state.recipes),
+        handshakes=set(state.handshakes),
+        attestations={
+            (node, *session) for node, words in state.attestations.items() for session in words
+        },
+        evidence=set(state.evidence),
+    )
+    tables = {
+        batch.table.name: sorted(
+            bytes(row) for row in msgspec.json.decode(batch.rows or "[]", type=list[msgspec.Raw])
+        )
+        for batch in _batches(state, whole)
+    }
+    tables["realm"] = [_encode(state.realm)]
+    tables["counts"] = [_encode(state.counts)]
+    return tables
