@@ -9,9 +9,13 @@ source: time and chance are arguments.
     reasons     every code an outcome can carry
     facts       what can happen, as frozen structs
     envelope    the signed bytes of an event: build and digest
-    gate        bytes in, event or refusal out, whatever the bytes
+    gate        bytes in, event or refusal out, whatever the bytes: the fast path
+    diagnosis   the slow path, which finds the one right reason
+    screened    what the gate says, and how an event continues its chain
+    record      an event with what the broker added
     admission   does this proof cover what is about to be advertised?
-    evidence    does this distributed forward prove anything, and its digest
     upcast      older versions of facts brought forward
+    presence    liveness, outside the log
     schema      JSON Schema and AsyncAPI 3, generated
+    reference   the pages of the contract, generated
 """

@@ -32,7 +32,7 @@ import datetime
 import hashlib
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from meshnet_events.facts import TYPE_PREFIX, Fact
 from meshnet_events.keys import EventKey
@@ -120,11 +120,12 @@ def sign_event(
     """Sign `fact` as the event that follows `after` in the chain of `key`.
 
     `time_ms` is the issuer's clock, `chance` ten random bytes for the event id. Raises ValueError
-    when the body would be larger than the gate lets through.
+    when the gate would not let the event through: its chain would break at an event that nobody
+    accepts.
     """
     event = canonical(
         {
-            "data": fact,
+            "data": _checked(fact),
             "id": uuid7(time_ms, chance),
             "issuer": key.public,
             "issuerseq": after.issuerseq + 1,
@@ -145,3 +146,16 @@ def sign_event(
             "gate: shorten its texts"
         )
     return SignedEvent(body, ChainHead(after.issuerseq + 1, event_digest(signed)))
+
+
+def _checked(fact: Fact) -> Raw:
+    """The canonical bytes of `fact`. Constructing one does not check lengths and bounds."""
+    try:
+        data = canonical(fact)
+        msgspec.json.decode(data, type=type(fact))
+        is_canonical = canonical(msgspec.json.decode(data)) == data
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError) as error:
+        raise ValueError(f"this {fact.NAME} is no fact of its type: {error}") from error
+    if not is_canonical:
+        raise ValueError(f"this {fact.NAME} holds JSON that is not in canonical form")
+    return Raw(data)

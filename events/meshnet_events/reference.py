@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from meshnet_events import subjects
+from meshnet_events.admission import CAPABILITY_REASONS
 from meshnet_events.diagnosis import MAX_DEPTH
 from meshnet_events.envelope import (
     ENROL_PAYLOAD_TYPE,
@@ -45,7 +46,7 @@ from meshnet_events.facts import (
 )
 from meshnet_events.keys import EventKey
 from meshnet_events.presence import MAX_PRESENCE, Presence
-from meshnet_events.reasons import MEANING
+from meshnet_events.reasons import CAPABILITY, MEANING
 from meshnet_events.upcast import READABLE
 
 EXAMPLE_SEED = bytes(range(32))
@@ -208,7 +209,7 @@ The body that is published, {len(signed.body)} bytes:
 """
 
 
-def events_page() -> str:
+def reference() -> str:
     """`docs/reference/events.md`: the whole contract on one page."""
     key = _FORMS[f"^{KEY_PATTERN}$"]
     envelope = _table(
@@ -323,15 +324,20 @@ Lengths of texts count Unicode code points.
 def reasons_page() -> str:
     """`docs/reference/reasons.md`: every code with its meaning."""
     rows = ((f"`{code}`", meaning) for code, meaning in MEANING.items())
+    admission = ((f"`{CAPABILITY}{code}`", meaning) for code, meaning in CAPABILITY_REASONS.items())
     return f"""{_GENERATED}
 # Reasons
 
-A code is for programs and never changes; the detail text beside it is for people and may. Codes that
-begin with `capability:` end with a reason of the admission rule.
+A code is for programs and never changes; the detail text beside it is for people and may.
 
-{_table(("code", "meaning"), *rows)}"""
+{_table(("code", "meaning"), *rows)}
+## Capability
+
+Why a registration's capability report does not cover what it offers, in the order of the checks.
+
+{_table(("code", "meaning"), *admission)}"""
 
 
 def pages() -> dict[str, str]:
     """Every generated page of `docs/reference`: file name to Markdown."""
-    return {"events.md": events_page(), "reasons.md": reasons_page()}
+    return {"events.md": reference(), "reasons.md": reasons_page()}

@@ -51,7 +51,7 @@ class Projector:
         self._reader: Reader | None = None
         self._folded: FoldedPosition | None = None
         self._work = anyio.Event()
-        self._room = anyio.Event()
+        self._committed_more = anyio.Event()
         self.committed = 0
         """Sequence of the last record whose effects are committed."""
 
@@ -66,6 +66,11 @@ class Projector:
     def last_known(self) -> int:
         """The highest sequence that the stream was heard to hold."""
         return self._reader.last_known if self._reader else 0
+
+    async def reached(self, sequence: int) -> None:
+        """Wait until the effects of the record at `sequence` are committed. Bound it yourself."""
+        while self.committed < sequence:
+            await self._committed_more.wait()
 
     async def run(self) -> None:
         """Project until `until`, or for ever.
@@ -89,9 +94,9 @@ class Projector:
                     await self._apply(fold, batch)
                     self._folded = reader.folded
                     self._work.set()
-                    await self._wait_until_ahead_at_most(MAX_AHEAD)
+                    await self.reached(self.state.sequence - MAX_AHEAD)
                     await anyio.lowlevel.checkpoint()
-                await self._wait_until_ahead_at_most(0)
+                await self.reached(self.state.sequence)
                 tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             raise _sole(group) from None
@@ -105,11 +110,6 @@ class Projector:
         for record, result in zip(batch, await self._verifier.verify(screened), strict=True):
             fold.apply_screened(record, result)
 
-    async def _wait_until_ahead_at_most(self, records: int) -> None:
-        while self.state.sequence - self.committed > records:
-            self._room = anyio.Event()
-            await self._room.wait()
-
     async def _write(self) -> None:
         """Commit what has changed whenever something has."""
         while True:
@@ -121,7 +121,8 @@ class Projector:
             batch = take_batch(self.state)
             await self._views.commit(batch, before=self.committed, position=position)
             self.committed = position.sequence
-            self._room.set()
+            self._committed_more.set()
+            self._committed_more = anyio.Event()
 
 
 def _sole(group: BaseExceptionGroup[BaseException]) -> BaseException:

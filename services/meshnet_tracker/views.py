@@ -21,9 +21,11 @@ from typing import Any, Self
 
 import aiosqlite
 import anyio
+import msgspec
 from msgspec import Struct
 
 from meshnet_bus.history import FoldedPosition
+from meshnet_tracker.registry.rows import RefusedRecord, Transition
 from meshnet_tracker.registry.state import State
 from meshnet_tracker.snapshot import TABLES, Batch, Table, TableBatch, restore
 
@@ -142,6 +144,18 @@ class Views:
         )
         return Loaded(state, FoldedPosition(created, sequence, digest) if created else None)
 
+    async def refusal(self, sequence: int) -> RefusedRecord | None:
+        """Why the record at `sequence` was rejected; None when it was not (or not yet folded)."""
+        row = await self._one("select row from refusals where sequence = ?", sequence)
+        return None if row is None else msgspec.json.decode(row[0], type=RefusedRecord)
+
+    async def transitions(self, *, after: int = 0) -> list[Transition]:
+        """Every change of status caused by records behind sequence `after`, in order."""
+        rows = await self._rows(
+            "select row from transitions where row ->> 'sequence' > ? order by id", after
+        )
+        return [msgspec.json.decode(row, type=Transition) for row in rows]
+
     async def commit(self, batch: Batch, *, before: int, position: FoldedPosition) -> None:
         """Write `batch` and move the position from sequence `before` to `position`, or neither.
 
@@ -216,13 +230,13 @@ class Views:
             raise
         await self._db.execute("commit")
 
-    async def _one(self, query: str) -> tuple[Any, ...] | None:
-        async with self._db.execute(query) as cursor:
+    async def _one(self, query: str, *values: object) -> tuple[Any, ...] | None:
+        async with self._db.execute(query, values) as cursor:
             row = await cursor.fetchone()
         return None if row is None else tuple(row)
 
-    async def _rows(self, query: str) -> list[str]:
-        async with self._db.execute(query) as cursor:
+    async def _rows(self, query: str, *values: object) -> list[str]:
+        async with self._db.execute(query, values) as cursor:
             return [row[0] for row in await cursor.fetchall()]
 
 

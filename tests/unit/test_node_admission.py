@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
+
 from meshnet_events.admission import Selection, capability_refusal
 from meshnet_events.facts import Capability
 from meshnet_node.admission import AdmissionRequirement, CapabilityAdmissionError, admit

@@ -6,8 +6,9 @@ import shutil
 import subprocess
 import sys
 
-import meshnet_proto
 import pytest
+
+import meshnet_proto
 from meshnet_proto import generate, shard_runtime_pb2
 
 

@@ -4,6 +4,7 @@ import hashlib
 
 import msgspec
 import pytest
+
 from meshnet_node.recipe_identity import (
     AXIS_REASONS,
     MIN_CERTIFYING_NODES,

@@ -5,6 +5,7 @@ import json
 
 import msgspec
 import pytest
+
 from meshnet_node import targets
 from meshnet_node.recipe_identity import (
     ArtifactIdentity,

@@ -1,0 +1,120 @@
+"""The stage: a real nats-server on loopback, a real realm, a real projector, all temporary.
+
+Whatever an actor says goes through the server and comes back by way of the projector; `heard` waits
+until the views hold it and gives the outcome that the registry gave it.
+"""
+
+import os
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Self
+
+import anyio
+
+from meshnet_bus.client import SafeClient, closing, connect
+from meshnet_bus.local_server import LocalServer
+from meshnet_bus.publisher import Published, Publisher
+from meshnet_bus.reader import Reader
+from meshnet_bus.stream import create_realm
+from meshnet_cli.demo.actors import Actor
+from meshnet_events import facts
+from meshnet_events.envelope import ChainHead, SignedEvent, sign_event
+from meshnet_events.keys import EventKey
+from meshnet_events.record import Record
+from meshnet_tracker.projector import Projector
+from meshnet_tracker.registry.state import State
+from meshnet_tracker.views import Views
+
+REALM = "demo"
+POLICY = facts.Policy(
+    accept_declared_hosts=True,
+    certify="recipe",
+    enrolment="required",
+    max_clock_skew_ms=60_000,
+    max_report_age_ms=900_000,
+    min_certifying_nodes=2,
+    min_distinct_groups=1,
+    min_distinct_hosts=2,
+)
+_PATIENCE_S = 20.0
+
+
+def now_ms() -> int:
+    """This machine's clock, in ms since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+class Stage:
+    """Where the story plays. Use `Stage.open`."""
+
+    def __init__(
+        self, nc: SafeClient, operator: EventKey, views: Views, projector: Projector
+    ) -> None:
+        self._nc = nc
+        self._views = views
+        self._projector = projector
+        self.operator_key = operator.public
+        self.operator = Publisher(nc, REALM, operator)
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls) -> AsyncIterator[Self]:
+        """Start everything; stop and remove all of it at the end."""
+        with tempfile.TemporaryDirectory(prefix="meshnet-demo-") as directory:
+            async with LocalServer(Path(directory) / "nats") as server:
+                nc = await connect(server.url, name="meshnet demo")
+                async with closing(nc):
+                    operator = EventKey(os.urandom(32))
+                    await create_realm(nc, REALM, _first_event(operator), issuer=operator.public)
+                    async with (
+                        Views.open(Path(directory) / "views.db", REALM) as views,
+                        anyio.create_task_group() as tasks,
+                    ):
+                        projector = Projector(views, nc, operator=operator.public)
+                        tasks.start_soon(projector.run)
+                        yield cls(nc, operator, views, projector)
+                        tasks.cancel_scope.cancel()
+
+    @property
+    def state(self) -> State:
+        """What the registry knows now."""
+        return self._projector.state
+
+    async def enrol(self, name: str, host: str, group: str) -> Actor:
+        """A new node with a key of its own, enrolled by the operator."""
+        key = EventKey(os.urandom(32))
+        await self.heard(
+            await self.operator.publish(
+                facts.NodeEnrolled(chain_from=None, group=group, label=name, node=key.public)
+            )
+        )
+        return Actor(name, host, key, Publisher(self._nc, REALM, key))
+
+    async def heard(self, published: Published) -> str:
+        """The outcome of what was published, once the views hold it: `applied` or a refusal."""
+        with anyio.fail_after(_PATIENCE_S):
+            await self._projector.reached(published.sequence)
+        refusal = await self._views.refusal(published.sequence)
+        return "applied" if refusal is None else f"{refusal.code}: {refusal.detail}"
+
+    async def history(self) -> list[Record]:
+        """Every record so far, read from the stream once more."""
+        records: list[Record] = []
+        async with Reader(self._nc, REALM, until=self._projector.committed) as reader:
+            async for batch in reader.batches():
+                records += batch
+        return records
+
+
+def _first_event(operator: EventKey) -> SignedEvent:
+    return sign_event(
+        facts.RealmCreated(operators=(operator.public,), policy=POLICY, realm=REALM),
+        key=operator,
+        realm=REALM,
+        after=ChainHead(),
+        time_ms=now_ms(),
+        chance=os.urandom(10),
+    )

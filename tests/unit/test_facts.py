@@ -1,0 +1,129 @@
+"""The facts keep their own rules, and what was once written stays readable."""
+
+import inspect
+import re
+
+import msgspec
+import pytest
+
+import golden
+from crafted import REALM, judge
+from meshnet_events import facts, subjects
+from meshnet_events.envelope import canonical
+from meshnet_events.facts import FACTS, NODE_FACTS, OPERATOR_FACTS, ShardRegistered
+from meshnet_events.presence import Presence
+from meshnet_events.screened import Event
+from meshnet_events.upcast import READABLE
+
+STRUCTS = [
+    kind
+    for _, kind in inspect.getmembers(facts, inspect.isclass)
+    if issubclass(kind, msgspec.Struct) and kind.__module__ == facts.__name__
+]
+EXPECTED = {**golden.FACTS, **golden.RETIRED}
+
+
+@pytest.mark.parametrize("kind", [*STRUCTS, Presence])
+def test_every_struct_is_frozen_closed_and_declared_in_alphabetical_order(kind):
+    config = kind.__struct_config__
+    assert config.frozen
+    assert config.forbid_unknown_fields
+    assert list(kind.__struct_fields__) == sorted(kind.__struct_fields__)
+    assert kind.__struct_encode_fields__ == kind.__struct_fields__
+    assert kind.__struct_defaults__ == ()
+
+
+@pytest.mark.parametrize("kind", READABLE.values(), ids=list(READABLE))
+def test_no_member_is_a_float_or_of_any_type(kind):
+    def walk(node: object) -> None:
+        assert not isinstance(node, msgspec.inspect.FloatType | msgspec.inspect.AnyType)
+        for name in ("fields", "types"):
+            for part in getattr(node, name, ()):
+                walk(part.type if name == "fields" else part)
+        if (item := getattr(node, "item_type", None)) is not None:
+            walk(item)
+
+    for field in msgspec.inspect.type_info(kind).fields:
+        if kind is not ShardRegistered or field.name != "identity":
+            walk(field.type)
+
+
+def test_only_a_registration_keeps_bytes_as_they_came():
+    # the fast path proves those bytes apart, for this type alone
+    holders = [
+        kind
+        for kind in [*STRUCTS, *READABLE.values()]
+        if any(
+            member.type is msgspec.Raw or "Raw" in str(member.type)
+            for member in msgspec.structs.fields(kind)
+        )
+    ]
+    assert set(holders) == {ShardRegistered}
+
+
+def test_every_fact_is_stated_by_operators_or_by_nodes_and_named_once():
+    assert not set(OPERATOR_FACTS) & set(NODE_FACTS)
+    assert set(FACTS.values()) == {*OPERATOR_FACTS, *NODE_FACTS}
+    assert len(FACTS) == len(OPERATOR_FACTS) + len(NODE_FACTS)
+    for name in FACTS:
+        assert re.fullmatch(r"io\.meshnet\.[a-z]+\.[a-z]+\.v1", name)
+
+
+def test_every_readable_type_has_a_golden_file_and_no_file_lacks_a_type():
+    files = {path.name.removesuffix(".json") for path in golden.FOLDER.iterdir()}
+    assert files == set(READABLE) == set(EXPECTED)
+
+
+@pytest.mark.parametrize("type_", EXPECTED)
+def test_a_golden_file_still_passes_the_gate_as_the_fact_it_was(type_):
+    body = (golden.FOLDER / f"{type_}.json").read_bytes()
+    fact = EXPECTED[type_]
+    event = judge(body, subjects.event(REALM, golden.issuer(fact).public))
+    assert isinstance(event, Event)
+    assert event.type == type_
+    assert event.data == fact
+
+
+@pytest.mark.parametrize("type_", golden.FACTS)
+def test_a_fact_is_still_written_as_its_golden_file(type_):
+    assert (
+        golden.signed(type_, golden.FACTS[type_]) == (golden.FOLDER / f"{type_}.json").read_bytes()
+    )
+
+
+@pytest.mark.parametrize("type_", golden.FACTS)
+def test_order_of_declaration_is_canonical_form(type_):
+    fact = golden.FACTS[type_]
+    assert msgspec.json.encode(fact) == canonical(fact)
+
+
+@pytest.mark.parametrize("seam", ["", "a" * 63, "A" * 64, "g" * 64])
+def test_a_digest_of_another_form_is_refused_wherever_it_stands(seam):
+    told = canonical(golden.FACTS["io.meshnet.forward.attested.v1"])
+    digests = set(re.findall(rb'"([0-9a-f]{64})"', told))
+    assert len(digests) == 5
+    for digest in digests:
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.json.decode(
+                told.replace(b'"' + digest + b'"', b'"' + seam.encode() + b'"', 1),
+                type=facts.ForwardAttested,
+            )
+
+
+def test_a_policy_below_the_least_says_which_member():
+    assert facts.DEFAULT_POLICY.fault() is None
+    for member, value in (
+        ("min_certifying_nodes", 1),
+        ("min_distinct_hosts", 0),
+        ("min_distinct_groups", 0),
+        ("max_report_age_ms", -1),
+        ("max_clock_skew_ms", -1),
+    ):
+        lax = msgspec.structs.replace(facts.DEFAULT_POLICY, **{member: value})
+        assert member in (lax.fault() or "")
+
+
+def test_a_recipe_key_is_the_digest_of_both_digests():
+    assert facts.recipe_key(golden.ARTIFACT, golden.RECIPE) == (
+        golden.digest(f"{golden.ARTIFACT}:{golden.RECIPE}")
+    )
