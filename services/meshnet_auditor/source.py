@@ -10,8 +10,8 @@ names it. What the bytes of a body are worth is the gate's business.
 """
 
 import binascii
-from base64 import b64decode
-from collections.abc import Iterator
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -116,3 +116,14 @@ def _header(line: bytes) -> Header | None:
         return _decode_header(line)
     except (msgspec.MsgspecError, UnicodeDecodeError):
         return None
+
+
+def write_records(records: Iterable[Record], header: Header | None = None) -> Iterator[bytes]:
+    """The lines of a file that `RecordFile` reads."""
+    if header is not None:
+        yield msgspec.json.encode(header) + b"\n"
+    for record in records:
+        line = _Line(
+            record.sequence, record.time_ns, record.subject, b64encode(record.body).decode()
+        )
+        yield msgspec.json.encode(line) + b"\n"

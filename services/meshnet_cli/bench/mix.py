@@ -50,8 +50,20 @@ class _Node(Struct):
 class Mix:
     """An endless, seeded stream of signed events by `nodes` nodes over `recipes` recipes."""
 
-    def __init__(self, *, nodes: int = 1_000, recipes: int = 100, seed: int = 7) -> None:
-        """`nodes` must be at least two a recipe, so that a forward has two participants."""
+    def __init__(
+        self,
+        *,
+        nodes: int = 1_000,
+        recipes: int = 100,
+        seed: int = 7,
+        start_ms: int = START_MS,
+        step_ms: int = 5,
+    ) -> None:
+        """`nodes` must be at least two a recipe, so that a forward has two participants.
+
+        Time starts at `start_ms` and goes on by `step_ms` an event. For a real stream start now and
+        stand still: the broker's clock judges how fresh a proof is.
+        """
         if nodes < 2 * recipes:
             raise ValueError(f"{nodes} nodes for {recipes} recipes; expected two a recipe or more")
         self._chance = random.Random(seed)  # noqa: S311 - a bench must repeat, not surprise
@@ -67,7 +79,8 @@ class Mix:
         self._identities: dict[tuple[int, int], ShardIdentity] = {}
         self._owed: list[tuple[_Node, facts.ForwardAttested]] = []
         self._sessions = 0
-        self.time_ms = START_MS
+        self.time_ms = start_ms
+        self._step_ms = step_ms
 
     @property
     def operator(self) -> str:
@@ -82,7 +95,7 @@ class Mix:
     def events(self, count: int) -> Iterator[tuple[str, bytes]]:
         """`count` pairs of subject and body: a realm, its enrolments, first claims, then the mix."""
         for key, fact in self._facts(count):
-            self.time_ms += 5
+            self.time_ms += self._step_ms
             signed = self._sign(key, fact)
             yield subjects.event(REALM, key.public), signed.body
 
@@ -91,7 +104,7 @@ class Mix:
         yield from self.events(1 + len(self._nodes))
         for number in range(count):
             node = self._nodes[number % len(self._nodes)]
-            self.time_ms += 5
+            self.time_ms += self._step_ms
             signed = self._sign(node.key, self._register(node))
             yield subjects.event(REALM, node.key.public), signed.body
 

@@ -77,7 +77,7 @@ async def tell(stage: Stage) -> AsyncIterator[Step]:
     await stage.heard(await bob.register(last, validated_at_ms=now_ms()))
     said = await _certify(stage, "one-host", ada, bob)
     yield Step(
-        "bob fills it, but on ada's own machine: evidence from one host proves nothing",
+        "bob fills it on ada's own machine: evidence from one host is refused",
         (f"forward.attested: {said}", f"recipe {key[:12]} is {_status(stage, key)}"),
         as_expected=said.startswith("evidence:policy-hosts") and _status(stage, key) == "dark",
     )

@@ -1,0 +1,182 @@
+"""The `bench` commands. Each prints one figure beside its raw limit, measured in the same run."""
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import anyio
+from cyclopts import App, Parameter
+
+from meshnet_cli.options import OUTPUT, Output
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from meshnet_cli.bench.result import Result
+
+app = App(
+    name="bench",
+    help="""How fast this is, beside its raw limit.
+
+Machines differ and are noisy, so what counts is the ratio of two rates measured in turns in one run.
+All benches run on one committed mix of records: 40 % handshakes, 30 % registrations, 20 %
+attestations, 10 % withdrawals and operator facts.
+
+```
+meshnet bench fold
+meshnet bench replay --verify -o json
+```
+""",
+)
+
+Records = Annotated[int, Parameter(help="How many records to measure.")]
+Nodes = Annotated[int, Parameter(help="How many nodes the mix plays, two or more a recipe.")]
+
+
+@app.command
+def fold(
+    *,
+    records: Records = 40_000,
+    nodes: Nodes = 1_000,
+    verify: Annotated[
+        bool, Parameter(negative="--no-verify", help="Whether signatures are checked.")
+    ] = True,
+    of: Annotated[
+        Literal["mix", "registrations"] | None,
+        Parameter(help="What to fold: the mix, or (without signatures) registrations alone."),
+    ] = None,
+    output: Output = OUTPUT,
+) -> None:
+    """Gate, verification and fold, in memory, on one thread.
+
+    ```
+    meshnet bench fold
+    meshnet bench fold --no-verify
+    ```
+    """
+    from meshnet_cli.bench.fold import bench_fold
+    from meshnet_cli.progress import progress
+
+    with progress("signing records", "records") as meter:
+        result = bench_fold(
+            records=records,
+            nodes=nodes,
+            verify=verify,
+            of=of or ("mix" if verify else "registrations"),
+            progress=meter,
+        )
+    _print(result, output)
+
+
+@app.command
+def replay(
+    *,
+    records: Records = 60_000,
+    nodes: Nodes = 1_000,
+    rounds: Annotated[int, Parameter(help="How often to measure; the median counts.")] = 5,
+    verify: Annotated[bool, Parameter(help="Check signatures, in worker threads.")] = False,
+    output: Output = OUTPUT,
+) -> None:
+    """From a stream on a real nats-server to committed SQLite views.
+
+    ```
+    meshnet bench replay
+    meshnet bench replay --verify
+    ```
+    """
+    from meshnet_cli.bench.replay import bench_replay
+    from meshnet_cli.progress import progress
+
+    async def run() -> "Result":
+        with progress("filling a stream", "records") as meter:
+            return await bench_replay(
+                records=records, nodes=nodes, rounds=rounds, verify=verify, progress=meter
+            )
+
+    _print(anyio.run(run), output)
+
+
+@app.command
+def route(
+    *,
+    claims: Annotated[int, Parameter(help="Claims in all.")] = 10_000,
+    recipes: Annotated[int, Parameter(help="Recipes that they are spread over.")] = 100,
+    plans: Annotated[int, Parameter(help="How many routes to plan.")] = 5_000,
+    purpose: Annotated[Literal["serve", "certify"], Parameter(help="What the routes are for.")] = (
+        "serve"
+    ),
+    output: Output = OUTPUT,
+) -> None:
+    """Planning one route, in microseconds.
+
+    ```
+    meshnet bench route
+    meshnet bench route --purpose certify
+    ```
+    """
+    from meshnet_cli.bench.route import bench_route
+
+    _print(bench_route(claims=claims, recipes=recipes, plans=plans, purpose=purpose), output)
+
+
+@app.command
+def publish(
+    *,
+    records: Records = 2_000,
+    sync: Annotated[
+        Literal["always", "2m"],
+        Parameter(help="When the server writes to disk: before it acknowledges, or in time."),
+    ] = "always",
+    output: Output = OUTPUT,
+) -> None:
+    """One node's events, signed and acknowledged one by one.
+
+    ```
+    meshnet bench publish --sync 2m
+    ```
+    """
+    from meshnet_cli.bench.publish import bench_publish
+    from meshnet_cli.progress import progress
+
+    async def run() -> "Result":
+        with progress("publishing", "records") as meter:
+            return await bench_publish(records=records, sync=sync, progress=meter)
+
+    _print(anyio.run(run), output)
+
+
+@app.command
+def memory(
+    *,
+    records: Records = 500_000,
+    nodes: Nodes = 10_000,
+    output: Output = OUTPUT,
+) -> None:
+    """Resident memory with every node registered, and how it grows over a long replay.
+
+    ```
+    meshnet bench memory
+    ```
+    """
+    from meshnet_cli.bench.memory import bench_memory
+    from meshnet_cli.progress import progress
+
+    with progress("folding in another process", "records") as meter:
+        result = bench_memory(records=records, nodes=nodes, progress=meter)
+    _print(result, output)
+
+
+def _print(result: "Result", output: Output) -> None:
+    from meshnet_cli.output import answer, facts
+
+    def people(screen: "Console") -> None:
+        facts(
+            screen,
+            [
+                ("bench", result.bench),
+                ("measured", f"{result.measured:,.1f} {result.unit}"),
+                ("limit", f"{result.limit:,.1f} {result.unit}: {result.limit_is}"),
+                ("ratio", f"{result.ratio:.3f}"),
+                *((name, str(value)) for name, value in result.config.items()),
+            ],
+        )
+
+    answer(output, result, people)

@@ -1,0 +1,125 @@
+"""`bench fold`: gate, verification and fold, in memory, on one thread.
+
+Beside it, slice by slice: checking the same signatures with PyNaCl and nothing else. Without the
+signature step: one typed decode, one typed encode and one SHA-256 of the same bodies, which no way
+of proving them canonical and naming them can do without.
+"""
+
+import gc
+import hashlib
+import itertools
+from base64 import urlsafe_b64decode
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Literal
+
+import msgspec
+from nacl.signing import VerifyKey
+
+from meshnet_cli.bench.mix import REALM, Mix
+from meshnet_cli.bench.result import Result, seconds
+from meshnet_events.facts import ShardRegistered
+from meshnet_events.record import Record
+from meshnet_events.screened import Screened
+from meshnet_tracker.registry.fold import Fold
+from meshnet_tracker.registry.state import State
+
+SLICE = 2_000
+Of = Literal["mix", "registrations"]
+
+
+def bench_fold(
+    *, records: int, nodes: int, verify: bool, of: Of, progress: Callable[[int, int], None]
+) -> Result:
+    """Fold `records` events of `nodes` nodes after a warm-up that enrols and registers them."""
+    warm_up = 1 + 2 * nodes
+    made = list(_records(of, nodes, warm_up + records, progress))
+    fold = Fold(State(REALM))
+    for record in made[:warm_up]:
+        fold.apply(record, verify=False)
+    fold.state.take_changes()
+    limit_of = _verify_alone if verify else _decode_encode_hash
+    measured_s = limit_s = 0.0
+    gc.collect()
+    gc.freeze()
+    for at in range(warm_up, len(made), SLICE):
+        part = made[at : at + SLICE]
+        raw = limit_of(fold, part)
+        limit_s += seconds(raw)
+        measured_s += seconds(partial(_fold, fold, part, verify=verify))
+    count = len(made) - warm_up
+    size = sum(len(record.body) for record in made[warm_up:]) / count
+    applied = fold.state.counts.get("applied", 0)
+    return Result(
+        bench="fold",
+        measured=count / measured_s,
+        limit=count / limit_s,
+        ratio=limit_s / measured_s,
+        unit="records/s",
+        limit_is="PyNaCl checking the same signatures and nothing else"
+        if verify
+        else "typed decode, typed encode and SHA-256 of the same bodies and nothing else",
+        config={
+            "of": of,
+            "records": count,
+            "nodes": nodes,
+            "mean_body_bytes": round(size),
+            "verify": verify,
+            "threads": 1,
+            "applied_share": round(applied / fold.state.sequence, 4),
+        },
+    )
+
+
+def _records(
+    of: Of, nodes: int, count: int, progress: Callable[[int, int], None]
+) -> Iterator[Record]:
+    mix = Mix(nodes=nodes, recipes=min(100, nodes // 2))
+    events = mix.events(count) if of == "mix" else mix.registrations(count - 1 - nodes)
+    for sequence, (subject, body) in enumerate(events, start=1):
+        if sequence % SLICE == 0:
+            progress(sequence, count)
+        yield Record(sequence, mix.time_ms * 1_000_000, subject, body)
+
+
+def _fold(fold: Fold, records: list[Record], *, verify: bool) -> None:
+    for record in records:
+        fold.apply(record, verify=verify)
+    fold.state.take_changes()
+
+
+def _verify_alone(fold: Fold, records: list[Record]) -> Callable[[], None]:
+    screened = [fold.screen(record) for record in records]
+    checks = [_check(one) for one in screened]
+
+    def run() -> None:
+        for key, signed, signature in checks:
+            key.verify(signed, signature)
+
+    return run
+
+
+def _check(one: Screened) -> tuple[VerifyKey, bytes, bytes]:
+    if one.public is None:
+        raise ValueError(f"the mix made a record without a signature to check: {one.result}")
+    return VerifyKey(one.public), one.signed, urlsafe_b64decode(one.signature + b"==")
+
+
+def _decode_encode_hash(_: Fold, records: list[Record]) -> Callable[[], None]:
+    decode = msgspec.json.Decoder(ShardRegistered).decode
+    encode = msgspec.json.Encoder().encode
+    prefix = len(b'{"event":{"data":')
+    bodies = [
+        record.body[prefix : record.body.rfind(b'},"id":"') + 1]
+        for record in records
+        if b"io.meshnet.shard.registered" in record.body
+    ]
+    wholes = [record.body for record in records]
+
+    def run() -> None:
+        for body, whole in itertools.zip_longest(bodies, wholes, fillvalue=b""):
+            if body:
+                encode(decode(body))
+            hashlib.sha256(whole).hexdigest()
+
+    return run

@@ -1,0 +1,130 @@
+"""The `demo` command: tells the story, draws it, and says what to try next."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import anyio
+from cyclopts import Parameter
+
+from meshnet_cli.errors import FAILED, CliError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+    from meshnet_cli.demo.stage import Stage
+    from meshnet_cli.demo.story import Step
+
+
+def demo(
+    *,
+    export: Annotated[
+        Path | None,
+        Parameter(help="Keep the demo's history: NDJSON that `audit replay --from` reads."),
+    ] = None,
+) -> None:
+    """Everything, locally, end to end: what the registry is for, in a few seconds.
+
+    It starts its own nats-server on loopback with a temporary store, creates a realm, enrols four
+    nodes, and shows a recipe arriving dark, a node that differs in one axis, a stale proof refused,
+    a hole in the coverage, evidence from one host refused and from two certifying, a route, a
+    revocation, and a replay to an earlier moment. Nothing is left behind.
+
+    Server, keys, signatures, log, fold and views are real. What the nodes say is scripted: no model
+    is run.
+
+    ```
+    meshnet demo
+    meshnet demo --export history.ndjson
+    ```
+    """
+    anyio.run(_demo, export)
+
+
+async def _demo(export: Path | None) -> None:
+    from meshnet_cli.demo.stage import Stage
+    from meshnet_cli.demo.story import STEPS, tell
+    from meshnet_cli.output import console, note
+
+    screen = console()
+    note("starting a nats-server and a realm on this machine …")
+    failed: list[str] = []
+    async with Stage.open() as stage:
+        screen.print(f"operator key {stage.operator_key}", soft_wrap=True)
+        screen.print(
+            "Server, keys, signatures, log and fold are real. What the nodes say is scripted: no\n"
+            "model is run. Their hosts are declared, which this realm's policy accepts."
+        )
+        number = 0
+        async for step in tell(stage):
+            number += 1
+            _show(screen, stage, step, f"{number}/{STEPS}")
+            if not step.as_expected:
+                failed.append(step.title)
+        if export is not None:
+            await _export(stage, export)
+    if failed:
+        raise CliError(f"not as it should be: {'; '.join(failed)}", code=FAILED)
+    _try_next(screen, export, stage.operator_key)
+
+
+def _show(screen: "Console", stage: "Stage", step: "Step", number: str) -> None:
+    from rich.text import Text
+
+    from meshnet_cli import look
+
+    mark = "applied" if step.as_expected else "revoked"
+    screen.print()
+    screen.print(Text.assemble((f"{number:>5}  ", look.colour("dark")), (step.title, "bold")))
+    for line in step.lines:
+        screen.print(Text.assemble("       ", ("│ ", look.colour(mark)), line), soft_wrap=True)
+    if step.recipe_key is not None:
+        screen.print(_picture(stage, step.recipe_key))
+
+
+def _picture(stage: "Stage", recipe_key: str) -> "Text":
+    """The layer strip of one recipe as it stands."""
+    from rich.text import Text
+
+    from meshnet_cli.strip import Bar, strip
+    from meshnet_tracker.registry.coverage import cover
+
+    state = stage.state
+    recipe = state.recipes[recipe_key]
+    bars = [
+        Bar(
+            state.nodes[claim.node].label,
+            claim.identity.shard_start,
+            claim.identity.shard_end,
+            "live",
+        )
+        for claim in state.live_claims[recipe_key].values()
+        if claim.identity is not None
+    ]
+    bars.sort(key=lambda bar: (bar.start, bar.end, bar.label))
+    coverage = cover([(bar.start, bar.end) for bar in bars], recipe.layer_count)
+    drawn = strip(recipe.layer_count, coverage, bars, recipe.proven_seams)
+    return Text("\n").join(Text("       ") + line for line in drawn.split("\n"))
+
+
+async def _export(stage: "Stage", path: Path) -> None:
+    from meshnet_auditor.source import write_records
+
+    await anyio.Path(path).write_bytes(b"".join(write_records(await stage.history())))
+
+
+def _try_next(screen: "Console", export: Path | None, operator: str) -> None:
+    screen.print("\nTry next:")
+    if export is not None:
+        commands = [
+            f"meshnet audit replay --from {export} --operator {operator}",
+            f"meshnet recipe list --from {export}",
+        ]
+    else:
+        commands = ["meshnet demo --export history.ndjson      then ask that history yourself"]
+    for command in (
+        *commands,
+        "meshnet up                                a realm of your own, which stays",
+        "meshnet bench fold                        how fast this machine folds",
+    ):
+        screen.print(f"  {command}", soft_wrap=True)
