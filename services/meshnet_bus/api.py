@@ -1,7 +1,7 @@
 """Requests to JetStream about one realm's stream: what the server answers, typed.
 
-Raw JSON instead of nats-py's configuration classes, which drop members they do not know. Everybody but
-the administrator reaches the API under another name, so the prefix is a parameter.
+Raw JSON instead of nats-py's configuration classes, which drop members they do not know. Everybody
+but the administrator reaches the API under another name, so the prefix is a parameter.
 
     $JS.API.STREAM.MSG.GET.MESH_demo  {"seq":7}
     -> {"message":{"subject":"mesh.demo.evt.U…","seq":7,"data":"<base64>","time":"2026-…Z"}}

@@ -8,8 +8,8 @@ Whoever reads fast takes a *tap*: see `protocol`. A tap lives no longer than the
 opened on: when that is lost, `lost` is called once and nothing is delivered any more, so that no
 record of a server that came back with another history can slip in before it was looked at.
 
-Reconnecting goes on for ever. A client that closed for good (an expired or revoked JWT) stays closed;
-`Unreachable` says so and a new one is built.
+Reconnecting goes on for ever. A client that closed for good (an expired or revoked JWT) stays
+closed; `Unreachable` says so and a new one is built.
 """
 
 import asyncio
@@ -145,9 +145,9 @@ async def connect(
                 name=name,
                 error_cb=error_cb,
                 disconnected_cb=disconnected_cb,
-                closed_cb=disconnected_cb,
-                connect_timeout=timeout_s,  # type: ignore[arg-type] # annotated int, used as seconds
-                reconnect_time_wait=reconnect_wait_s,  # type: ignore[arg-type] # as above
+                # both are annotated int and used as seconds
+                connect_timeout=timeout_s,  # type: ignore[arg-type]
+                reconnect_time_wait=reconnect_wait_s,  # type: ignore[arg-type]
                 max_reconnect_attempts=-1,
                 ping_interval=10,
                 user_credentials=credentials,
@@ -175,7 +175,7 @@ async def close(nc: SafeClient) -> None:
 
 @asynccontextmanager
 async def closing(nc: SafeClient) -> AsyncIterator[SafeClient]:
-    """`async with closing(await connect(…)) as nc`: close at the end, however that comes."""
+    """For `async with`: the client, closed at the end however that comes."""
     try:
         yield nc
     finally:

@@ -7,10 +7,10 @@ that has more to say waits. Sequence and time come from the reply subject:
 
     $JS.ACK.<stream>.<consumer>.<delivered>.<sequence>.<n>.<time in ns>.<records still to come>
 
-Records leave in sequence order, each once, or not at all. At the first that is not the one after the
-last, or when the consumer or the connection is gone, the feed is *broken*: it takes no more, and its
-owner opens another one at the right place. Each feed has an inbox of its own, so nothing that was
-sent to one can reach the next.
+Records leave in sequence order, each once, or not at all. At the first that is not the one after
+the last, or when the consumer or the connection is gone, the feed is *broken*: it takes no more,
+and its owner opens another one at the right place. Each feed has an inbox of its own, so nothing
+that was sent to one can reach the next.
 
 `deliver` runs in the read loop for every record: it is written for speed.
 """

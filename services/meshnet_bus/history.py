@@ -1,12 +1,12 @@
-"""Is this still the history that was read? If not, a reader stops.
+r"""Is this still the history that was read? If not, a reader stops.
 
-A realm's log is only ever appended to. A stream that was deleted and made anew, restored from an older
-copy, truncated or reconfigured looks alive and would fold into a state that nobody can explain, so it
-is compared with what was folded:
+A realm's log is only ever appended to. A stream that was deleted and made anew, restored from an
+older copy, truncated or reconfigured looks alive and would fold into a state that nobody can
+explain, so it is compared with what was folded:
 
     created     the stream's own birth, a text from the server
     sequence    the last record folded (0: none)
-    digest      SHA-256 of `<subject>\\n<time in ns>\\n` and the body of that record
+    digest      SHA-256 of `<subject>\n<time in ns>\n` and the body of that record
 
 `created` alone does not do: it survives the restoring of an older copy.
 """
@@ -65,12 +65,21 @@ async def verify(api: StreamApi, sequence: int, folded: FoldedPosition | None) -
     """
     try:
         state = await read_state(api)
+        _check_state(api, state, sequence, folded)
+        if folded is not None and folded.sequence:
+            await _check_record(api, folded)
     except ApiError as error:
         if error.err_code == STREAM_NOT_FOUND:
             raise HistoryFault(
                 FaultReason.NO_STREAM, f"there is no stream {api.stream}; was the realm created?"
             ) from error
         raise
+    return state
+
+
+def _check_state(
+    api: StreamApi, state: StreamState, sequence: int, folded: FoldedPosition | None
+) -> None:
     if folded is not None and folded.created != state.created:
         raise HistoryFault(
             FaultReason.RECREATED,
@@ -94,9 +103,6 @@ async def verify(api: StreamApi, sequence: int, folded: FoldedPosition | None) -
             f"{api.stream} holds {state.messages} records up to {state.last_sequence} "
             f"({state.deleted} deleted, {state.lost} lost)",
         )
-    if folded is not None and folded.sequence:
-        await _check_record(api, folded)
-    return state
 
 
 async def _check_record(api: StreamApi, folded: FoldedPosition) -> None:

@@ -20,8 +20,8 @@ _REQUEST = b'{"batch":2000,"expires":5000000000,"idle_heartbeat":1000000000}'
 async def raw_pull_rate(url: str, realm: str, *, timeout_s: float = 120.0) -> float:
     """Records per second of a bare raw pull over the whole stream, with nats-py's own callback.
 
-    It does nothing with a record but check its sequence. Raises TimeoutError, and ValueError when the
-    stream is empty.
+    It does nothing with a record but check its sequence. Raises TimeoutError, and ValueError when
+    the stream is empty.
     """
     stream = subjects.stream(realm)
     nc = await nats.connect(url)

@@ -4,15 +4,17 @@ Everything of it lies in one directory, given or temporary (then removed at the 
 
     nats.conf  server.log  lock  jetstream/
 
-- It listens on loopback only, writes through to the disk before it acknowledges (`sync="always"`; the
-  server's own default of two minutes is there for comparison), and takes no message larger than a
-  realm's stream does.
-- It ends with us. The kernel kills it when the thread that started it is gone (`PR_SET_PDEATHSIG`), so
-  a `kill -9` of the parent leaves no server; a process group could not do that, for nobody is left to
-  signal it. It has a process group of its own nonetheless, so that Ctrl-C in a terminal reaches us
-  alone and we stop it when its clients are done.
-- One server per directory: a second one on the same store would ruin it, and nats-server does not look.
-- `start`, `stop`, `kill`, `pause`, `resume` and `restart` end and signal only what was started here.
+- It listens on loopback only, writes through to the disk before it acknowledges (`sync="always"`;
+  the server's own default of two minutes is there for comparison), and takes no message larger than
+  a realm's stream does.
+- It ends with us. The kernel kills it when the thread that started it is gone (`PR_SET_PDEATHSIG`),
+  so a `kill -9` of the parent leaves no server; a process group could not do that, for nobody is
+  left to signal it. It has a process group of its own nonetheless, so that Ctrl-C in a terminal
+  reaches us alone and we stop it when its clients are done.
+- One server per directory: a second one on the same store would ruin it, and nats-server does not
+  look.
+- `start`, `stop`, `kill`, `pause`, `resume` and `restart` end and signal only what was started
+  here.
 """
 
 import ctypes
@@ -160,7 +162,7 @@ class LocalServer:
             process.send_signal(signal.SIGCONT)
             process.terminate()
             with anyio.move_on_after(_STOP_TIMEOUT_S, shield=True):
-                while process.poll() is None:
+                while process.poll() is None:  # noqa: ASYNC110 - a process sets no event
                     await anyio.sleep(_POLL_S)
         finally:
             self.kill()

@@ -1,22 +1,22 @@
-"""Reading what a NATS server sends, whatever bytes a peer put into it.
+r"""Reading what a NATS server sends, whatever bytes a peer put into it.
 
-nats-py's parser and header code trust their input: a stored record with a form feed in its subject, a
-malformed header line or a reply that is not UTF-8 ends the read loop of every client that is sent it,
-for good. Here
+nats-py's parser and header code trust their input: a stored record with a form feed in its subject,
+a malformed header line or a reply that is not UTF-8 ends the read loop of every client that is sent
+it, for good. Here
 
 - a control line ends at CRLF and its fields at a space, as the server's own parser has it:
   `MSG <subject> <sid> [reply] <bytes>`, `HMSG <subject> <sid> [reply] <header bytes> <all bytes>`;
 - a status is only what follows `NATS/1.0 ` on the first header line, where no publisher can write:
   JetStream strips it from what it stores. A header *named* `Status` is nothing;
 - of repeated headers the last one counts: the server appends its own;
-- text that is not UTF-8 is read with U+FFFD for each bad byte, which is how the server's JSON spells
-  it, so that a record looks the same whichever way it was read.
+- text that is not UTF-8 is read with U+FFFD for each bad byte, which is how the server's JSON
+  spells it, so that a record looks the same whichever way it was read.
 
-A *tap* takes the raw messages of one subscription in the read loop itself: no message object, queue or
-task wake-up for each. It must be quick and must not raise.
+A *tap* takes the raw messages of one subscription in the read loop itself: no message object, queue
+or task wake-up for each. It must be quick and must not raise.
 
-    b"HMSG mesh.demo.evt.UA 7 $JS.ACK.MESH_demo.r.1.41.9.1796056708166264668.0 17 19\\r\\n
-      NATS/1.0\\r\\nA:b\\r\\n\\r\\n{}\\r\\n"
+    b"HMSG mesh.demo.evt.UA 7 $JS.ACK.MESH_demo.r.1.41.9.1796056708166264668.0 17 19\r\n
+      NATS/1.0\r\nA:b\r\n\r\n{}\r\n"
 """
 
 import re

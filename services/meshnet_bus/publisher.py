@@ -9,9 +9,9 @@ whether it was stored, so the issuer's own last record is read, and what it show
     no event of ours              as if not stored; the gate refuses whatever it is
 
 Sent twice and stored twice, an event is `replayed` to the gate: harmless. Two *different* events at
-one place in the chain would be a fork, so an event that was signed is settled before the next one is,
-even after `NotAcknowledged` or a cancelled `publish`; and unless something of ours was acknowledged a
-moment ago, the own last record is looked at before sending too.
+one place in the chain would be a fork, so an event that was signed is settled before the next one
+is, even after `NotAcknowledged` or a cancelled `publish`; and unless something of ours was
+acknowledged a moment ago, the own last record is looked at before sending too.
 
 Signing needs time and chance, which are drawn here. Not here: keeping events over a restart of this
 process, and finding the place in the chain when the last record does not show it.
@@ -37,11 +37,15 @@ from meshnet_events.screened import Event
 _RESUME_READS = 3
 _LOOKS_BEFORE_RESEND = 2
 _FIRST_PAUSE_S = 0.1
-_LONGEST_PAUSE_S = 2.0
+_LONGEST_PAUSE_S = 1.0
 
 
 class KeyInUse(Exception):
     """Another process publishes with this event key."""
+
+
+class PlaceLost(Exception):
+    """The issuer's last record does not show its place in the chain."""
 
 
 class NotAcknowledged(Exception):
@@ -97,8 +101,8 @@ class Publisher:
     async def resume(self) -> ChainHead:
         """Recover the place in the chain from the own last record, whose signature is checked.
 
-        Without any record it is the chain's beginning. Raises `Unreachable`, and `KeyInUse` when the
-        subject's last record is no event of this key.
+        Without any record it is the chain's beginning. Raises `Unreachable`, and `PlaceLost` when
+        the subject's last record is no event of this key.
         """
         async with self._lock:
             return await self._resume()
@@ -107,7 +111,7 @@ class Publisher:
         """Sign `fact` as the next event and store it.
 
         Raises ValueError (too large), `ApiError` (refused by the stream), `NotAcknowledged`,
-        `KeyInUse` and, only before anything was sent, `Unreachable`.
+        `KeyInUse` and, only before anything was sent, `PlaceLost` and `Unreachable`.
         """
         async with self._lock:
             head = self.head or await self._resume()
@@ -146,7 +150,7 @@ class Publisher:
             record = await self._api.last_record_of(self._key.public)
             found = ChainHead() if record is None else self._place_of(record)
             if found is None:
-                raise KeyInUse(
+                raise PlaceLost(
                     f"the last record of {self._key.public} is no event that this key signed: someone "
                     "else writes to its subject. Find out who; the place in the chain is not known"
                 )
@@ -187,9 +191,7 @@ class Publisher:
         within = f"within {self._give_up_after_s:g} s ({self._trouble})"
         if self._unsettled is None:
             raise Unreachable(f"{where} could not be sent {within}")
-        raise NotAcknowledged(
-            f"{where} was not acknowledged {within} and may or may not be stored"
-        )
+        raise NotAcknowledged(f"{where} was not acknowledged {within} and may or may not be stored")
 
     async def _append(self, signed: SignedEvent) -> int | None:
         """Send once. None when it is not known to be stored."""

@@ -5,8 +5,8 @@
             fold(batch)                          # and commit it together with reader.folded
 
 Catching up and following are one loop with no seam between. Everything happens inside `batches`, in
-the caller's task: while the caller is busy with a batch nothing is asked for or handed out, so a slow
-one makes the server wait and memory stays bounded (`feed`).
+the caller's task: while the caller is busy with a batch nothing is asked for or handed out, so a
+slow one makes the server wait and memory stays bounded (`feed`).
 
     starting -> reading <-> recovering         a feed broke: look at the history, open a new feed
         `----------+-----------'---> faulted   the history is not the one that was read: for good
@@ -24,7 +24,7 @@ from typing import Literal, Self
 
 import anyio
 
-from meshnet_bus.api import API_PREFIX, StreamApi
+from meshnet_bus.api import API_PREFIX, STREAM_NOT_FOUND, ApiError, StreamApi
 from meshnet_bus.client import SafeClient, Unreachable
 from meshnet_bus.feed import IDLE_HEARTBEAT_S, Feed, open_feed
 from meshnet_bus.history import (
@@ -40,9 +40,8 @@ from meshnet_events.record import Record
 WINDOW = 8_192
 """The most records in a batch, and the most on their way behind it."""
 _SILENCE_S = 3 * IDLE_HEARTBEAT_S
-_STREAM_MISSING_PATIENCE_S = 5.0
 _FIRST_PAUSE_S = 0.05
-_LONGEST_PAUSE_S = 2.0
+_LONGEST_PAUSE_S = 1.0
 _jitter = random.SystemRandom()
 
 ReaderState = Literal["starting", "reading", "recovering", "faulted"]
@@ -204,6 +203,10 @@ class Reader:
                 await anyio.sleep(pause_s * _jitter.uniform(0.5, 1.0))
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
                 continue
+            except ApiError as error:
+                if error.err_code != STREAM_NOT_FOUND:
+                    raise
+                continue  # gone since the look at the history: the next one says so
             self._feed = feed
             if outages == self._nc.outages:
                 self.last_known = state.last_sequence

@@ -2,11 +2,11 @@
 
 An ordered, immutable log: records are appended and nothing else ever happens to them. What could
 change, hide, reorder or expire a record is off, and `drift` names every member of a configuration
-that is not as it should be, known to us or not. How many replicas there are, where they live and what
-the stream is called for people change no record and are left to the operator.
+that is not as it should be, known to us or not. How many replicas there are, where they live and
+what the stream is called for people change no record and are left to the operator.
 
-`create_realm` makes a realm: the stream, then its first event with `Nats-Expected-Last-Sequence: 0`,
-before any other account can reach it.
+`create_realm` makes a realm: the stream, then its first event, expecting the stream to be empty
+(`Nats-Expected-Last-Sequence: 0`), before any other account can reach it.
 """
 
 from collections.abc import Mapping
@@ -111,7 +111,8 @@ def stream_config(realm: str, replicas: int = 1) -> dict[str, object]:
 def drift(config: Config, realm: str) -> tuple[str, ...]:
     """Name each member that is not as `stream_config` has it: what it is, and what was expected.
 
-    A member unknown to us counts unless it is empty: a later server's feature is off until we know it.
+    A member unknown to us counts unless it is empty: a later server's feature is off until we know
+    it.
     """
     expected = stream_config(realm)
     return tuple(
@@ -167,8 +168,8 @@ async def create_realm(
 ) -> CreatedRealm:
     """Provision the stream and append `first`, the signed `realm.created` of `issuer`, at sequence 1.
 
-    Doing it again with the same event changes nothing; a realm that begins with another event raises
-    `RealmExists`.
+    Doing it again with the same event changes nothing; a realm that begins with another event
+    raises `RealmExists`.
     """
     await provision(nc, realm, replicas=replicas, prefix=prefix)
     api = StreamApi(nc, realm, prefix=prefix)

@@ -21,6 +21,7 @@ from typing import Any, Self
 
 import aiosqlite
 import anyio
+import anyio.to_thread
 import msgspec
 from msgspec import Struct
 
@@ -78,6 +79,8 @@ class Views:
     async def open(cls, path: Path, realm: str) -> AsyncIterator[Self]:
         """Open the file, making it if there is none. Raises `ViewsError`."""
         try:
+            # aiosqlite's thread outlives a connect that fails, and then trips over a closed loop
+            await anyio.to_thread.run_sync(_probe, path)
             db = await aiosqlite.connect(path, isolation_level=None)
         except sqlite3.Error as error:
             raise ViewsError(f"cannot open {path}: {error}") from error
@@ -238,6 +241,11 @@ class Views:
     async def _rows(self, query: str, *values: object) -> list[str]:
         async with self._db.execute(query, values) as cursor:
             return [row[0] for row in await cursor.fetchall()]
+
+
+def _probe(path: Path) -> None:
+    """Raise sqlite3.Error when the file cannot be opened."""
+    sqlite3.connect(path).close()
 
 
 def _create(table: Table) -> str:
