@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from meshnet_events import facts
+from meshnet_events import facts, forms
 from meshnet_events.envelope import ChainHead, canonical
 from meshnet_events.keys import EventKey
 
@@ -37,11 +37,11 @@ keys = st.sampled_from(KEYS)
 public_keys = keys.map(lambda key: key.public)
 digests = st.binary(min_size=32, max_size=32).map(bytes.hex)
 uuids = st.uuids().map(str)
-shard_ids = st.from_regex(rf"\A{facts.SHARD_ID_PATTERN}\Z")
-endpoints = st.from_regex(rf"\A{facts.ENDPOINT_PATTERN}\Z").filter(lambda text: len(text) <= 1024)
-counts = st.integers(0, facts.MAX_INTEGER)
-integers = st.integers(-facts.MAX_INTEGER, facts.MAX_INTEGER)
-chain_heads = st.builds(ChainHead, st.integers(0, facts.MAX_INTEGER - 1), digests)
+shard_ids = st.from_regex(rf"\A{forms.SHARD_ID_PATTERN}\Z")
+endpoints = st.from_regex(rf"\A{forms.ENDPOINT_PATTERN}\Z").filter(lambda text: len(text) <= 1024)
+counts = st.integers(0, forms.MAX_INTEGER)
+integers = st.integers(-forms.MAX_INTEGER, forms.MAX_INTEGER)
+chain_heads = st.builds(ChainHead, st.integers(0, forms.MAX_INTEGER - 1), digests)
 
 json_keys = st.text(st.characters(codec="ascii"), max_size=8)
 json_values = st.recursive(
@@ -196,7 +196,7 @@ BY_FACT: dict[type[facts.Fact], st.SearchStrategy[Any]] = {
     facts.PolicyChanged: st.builds(facts.PolicyChanged, policy=policies, reason=texts()),
     facts.NodeEnrolled: st.builds(
         facts.NodeEnrolled,
-        chain_from=st.none() | st.integers(1, facts.MAX_INTEGER),
+        chain_from=st.none() | st.integers(1, forms.MAX_INTEGER),
         group=texts(),
         label=texts(),
         node=public_keys,

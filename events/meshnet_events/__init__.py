@@ -7,6 +7,7 @@ source: time and chance are arguments.
     keys        NKey public keys and signing keys as text and bytes
     subjects    every subject and stream name
     reasons     every code an outcome can carry
+    forms       what a member of a fact must look like
     facts       what can happen, as frozen structs
     envelope    the signed bytes of an event: build and digest
     gate        bytes in, event or refusal out, whatever the bytes: the fast path

@@ -28,7 +28,7 @@ from meshnet_events.envelope import (
     signed_bytes,
     source,
 )
-from meshnet_events.facts import DIGEST_PATTERN, MAX_INTEGER
+from meshnet_events.forms import DIGEST_PATTERN, MAX_INTEGER
 from meshnet_events.keys import decode_public
 from meshnet_events.reasons import (
     BAD_ENVELOPE,

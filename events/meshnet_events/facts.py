@@ -4,105 +4,42 @@ Rules that hold for all of them:
 
 - Members are declared in alphabetical order, so encoding in that order *is* canonical form.
 - Unknown members are refused; nothing has a default; there are no floats.
-- Texts are at most 1,024 characters unless said otherwise. Digests are 64 lower-case hex. Integers
-  lie within ±(2^53-1). Times are integer milliseconds and end in `_ms`.
-- Forms (hex, UUID, key) are checked in `__post_init__`, by one regular expression a struct where
-  that is possible: `msgspec.Meta(pattern=…)` costs half a microsecond a member on the fold's path.
-  The patterns still reach JSON Schema.
+- What a member must look like is in `forms`. Times are integer milliseconds and end in `_ms`.
 
 `FACTS` names every type this release writes and reads; `meshnet_events.upcast` brings older ones
 forward. A later version of a fact is a new struct, a new name and a new golden file.
 """
 
 import hashlib
-import re
-from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, Literal, NoReturn
+from functools import lru_cache
+from typing import Annotated, ClassVar, Literal
 
-import msgspec
 from msgspec import Meta, Struct
 
-from meshnet_events.keys import decode_public
+from meshnet_events.forms import (
+    MAX_INTEGER,
+    Count,
+    Digest,
+    Endpoint,
+    Integer,
+    JsonObject,
+    PublicKey,
+    SessionId,
+    ShardId,
+    ShortText,
+    Text,
+    Uuid,
+    are_digests,
+    explain,
+    is_digest,
+    is_endpoint,
+    is_key,
+    is_object,
+    is_shard_id,
+    is_uuid,
+)
 
-MAX_INTEGER = 2**53 - 1
 TYPE_PREFIX = "io.meshnet."
-
-DIGEST_PATTERN = "[0-9a-f]{64}"
-UUID_PATTERN = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
-SHARD_ID_PATTERN = "[a-z0-9-]{1,32}"
-ENDPOINT_PATTERN = r"grpcs?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}"
-KEY_PATTERN = "U[A-Z2-7]{55}"
-
-
-def _shown(pattern: str) -> dict[str, Any]:
-    return {"pattern": f"^{pattern}$"}
-
-
-Text = Annotated[str, Meta(max_length=1024)]
-ShortText = Annotated[str, Meta(max_length=128)]
-SessionId = Annotated[str, Meta(min_length=1, max_length=128)]
-Count = Annotated[int, Meta(ge=0, le=MAX_INTEGER)]
-Integer = Annotated[int, Meta(ge=-MAX_INTEGER, le=MAX_INTEGER)]
-Digest = Annotated[
-    str, Meta(min_length=64, max_length=64, extra_json_schema=_shown(DIGEST_PATTERN))
-]
-Uuid = Annotated[str, Meta(min_length=36, max_length=36, extra_json_schema=_shown(UUID_PATTERN))]
-ShardId = Annotated[
-    str, Meta(min_length=1, max_length=32, extra_json_schema=_shown(SHARD_ID_PATTERN))
-]
-Endpoint = Annotated[str, Meta(max_length=1024, extra_json_schema=_shown(ENDPOINT_PATTERN))]
-PublicKey = Annotated[
-    str, Meta(min_length=56, max_length=56, extra_json_schema=_shown(KEY_PATTERN))
-]
-JsonObject = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "object"})]
-
-_digest = re.compile(DIGEST_PATTERN).fullmatch
-_uuid = re.compile(UUID_PATTERN).fullmatch
-_shard_id = re.compile(SHARD_ID_PATTERN).fullmatch
-_endpoint = re.compile(ENDPOINT_PATTERN).fullmatch
-_digests = re.compile(f"(?:{DIGEST_PATTERN})*").fullmatch
-
-
-def _is_key(text: str) -> bool:
-    return decode_public(text) is not None
-
-
-def _is_object(raw: msgspec.Raw) -> bool:
-    return bytes(memoryview(raw)[:1]) == b"{"
-
-
-# What a member of this name must look like, in whatever struct it stands.
-_Form = tuple[Callable[[Any], object], str]
-_KEY: _Form = (_is_key, "an NKey user public key (U…)")
-_HEX: _Form = (_digest, "64 lower-case hex")
-_FORMS: dict[str, _Form] = {
-    "boot_id": (_uuid, "a UUID"),
-    "endpoint": (_endpoint, "grpc://host:port or grpcs://host:port"),
-    "id": _HEX,
-    "identity": (_is_object, "an object"),
-    "in_digest": _HEX,
-    "input_digest": _HEX,
-    "log_root": _HEX,
-    "model_artifact_digest": _HEX,
-    "node": _KEY,
-    "out_digest": _HEX,
-    "output_digest": _HEX,
-    "peer": _KEY,
-    "peer_boot_id": (_uuid, "a UUID"),
-    "recipe_key": _HEX,
-    "runtime_recipe_digest": _HEX,
-    "seams": (lambda seams: _digests("".join(seams)), "64 lower-case hex each"),
-    "shard_id": (_shard_id, SHARD_ID_PATTERN),
-}
-
-
-def _explain(owner: Struct) -> NoReturn:
-    """Raise ValueError that names the member which is not of its form. One is known not to be."""
-    for member in owner.__struct_fields__:
-        is_right, expected = _FORMS.get(member, (bool, ""))
-        if expected and not is_right(getattr(owner, member)):
-            raise ValueError(f"{member}: expected {expected}")
-    raise AssertionError(f"every member of {owner!r} is of its form")
 
 
 class Part(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=False):
@@ -125,8 +62,8 @@ class Fingerprint(Part, frozen=True, kw_only=True):
     runtime_recipe_digest: Digest
 
     def __post_init__(self) -> None:
-        if not _digests(self.model_artifact_digest + self.runtime_recipe_digest):
-            _explain(self)
+        if not are_digests(self.model_artifact_digest + self.runtime_recipe_digest):
+            explain(self)
 
 
 class PresentedFingerprint(Part, frozen=True, kw_only=True):
@@ -154,8 +91,8 @@ class Host(Part, frozen=True, kw_only=True):
     source: Literal["machine-id", "declared"]
 
     def __post_init__(self) -> None:
-        if not _digest(self.id):
-            _explain(self)
+        if not is_digest(self.id):
+            explain(self)
 
 
 class Capability(Part, frozen=True, kw_only=True):
@@ -180,9 +117,11 @@ class Capability(Part, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not (
-            _digests(self.model_artifact_digest + self.output_digest + self.runtime_recipe_digest)
+            are_digests(
+                self.model_artifact_digest + self.output_digest + self.runtime_recipe_digest
+            )
         ):
-            _explain(self)
+            explain(self)
 
 
 class Hop(Part, frozen=True, kw_only=True):
@@ -195,8 +134,8 @@ class Hop(Part, frozen=True, kw_only=True):
     start: Integer
 
     def __post_init__(self) -> None:
-        if not (_uuid(self.boot_id) and _is_key(self.node) and _shard_id(self.shard_id)):
-            _explain(self)
+        if not (is_uuid(self.boot_id) and is_key(self.node) and is_shard_id(self.shard_id)):
+            explain(self)
 
 
 class Evidence(Part, frozen=True, kw_only=True):
@@ -223,8 +162,8 @@ class Evidence(Part, frozen=True, kw_only=True):
             self.runtime_recipe_digest,
             *self.seams,
         )
-        if not _digests("".join(digests)):
-            _explain(self)
+        if not are_digests("".join(digests)):
+            explain(self)
 
 
 class Policy(Part, frozen=True, kw_only=True):
@@ -284,8 +223,8 @@ class RealmContinued(Fact, frozen=True, kw_only=True):
     stream_created: Text
 
     def __post_init__(self) -> None:
-        if not _digest(self.log_root):
-            _explain(self)
+        if not is_digest(self.log_root):
+            explain(self)
 
 
 class OperatorsChanged(Fact, frozen=True, kw_only=True):
@@ -314,8 +253,8 @@ class NodeEnrolled(Fact, frozen=True, kw_only=True):
     node: PublicKey
 
     def __post_init__(self) -> None:
-        if not _is_key(self.node):
-            _explain(self)
+        if not is_key(self.node):
+            explain(self)
 
 
 class NodeSuspended(Fact, frozen=True, kw_only=True):
@@ -326,8 +265,8 @@ class NodeSuspended(Fact, frozen=True, kw_only=True):
     reason: Text
 
     def __post_init__(self) -> None:
-        if not _is_key(self.node):
-            _explain(self)
+        if not is_key(self.node):
+            explain(self)
 
 
 class NodeReinstated(Fact, frozen=True, kw_only=True):
@@ -338,8 +277,8 @@ class NodeReinstated(Fact, frozen=True, kw_only=True):
     reason: Text
 
     def __post_init__(self) -> None:
-        if not _is_key(self.node):
-            _explain(self)
+        if not is_key(self.node):
+            explain(self)
 
 
 class ShardRegistered(Fact, frozen=True, kw_only=True):
@@ -359,12 +298,12 @@ class ShardRegistered(Fact, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not (
-            _uuid(self.boot_id)
-            and _endpoint(self.endpoint)
-            and _shard_id(self.shard_id)
-            and _is_object(self.identity)
+            is_uuid(self.boot_id)
+            and is_endpoint(self.endpoint)
+            and is_shard_id(self.shard_id)
+            and is_object(self.identity)
         ):
-            _explain(self)
+            explain(self)
 
 
 class ShardWithdrawn(Fact, frozen=True, kw_only=True):
@@ -376,8 +315,8 @@ class ShardWithdrawn(Fact, frozen=True, kw_only=True):
     shard_id: ShardId
 
     def __post_init__(self) -> None:
-        if not (_uuid(self.boot_id) and _shard_id(self.shard_id)):
-            _explain(self)
+        if not (is_uuid(self.boot_id) and is_shard_id(self.shard_id)):
+            explain(self)
 
 
 class HandshakeCompleted(Fact, frozen=True, kw_only=True):
@@ -396,8 +335,8 @@ class HandshakeCompleted(Fact, frozen=True, kw_only=True):
     route_session_id: SessionId
 
     def __post_init__(self) -> None:
-        if not (_uuid(self.boot_id) and _uuid(self.peer_boot_id) and _is_key(self.peer)):
-            _explain(self)
+        if not (is_uuid(self.boot_id) and is_uuid(self.peer_boot_id) and is_key(self.peer)):
+            explain(self)
 
 
 class ForwardAttested(Fact, frozen=True, kw_only=True):
@@ -410,8 +349,8 @@ class ForwardAttested(Fact, frozen=True, kw_only=True):
     out_digest: Digest
 
     def __post_init__(self) -> None:
-        if not _digests(self.in_digest + self.out_digest):
-            _explain(self)
+        if not are_digests(self.in_digest + self.out_digest):
+            explain(self)
 
 
 class RecipeRevoked(Fact, frozen=True, kw_only=True):
@@ -422,8 +361,8 @@ class RecipeRevoked(Fact, frozen=True, kw_only=True):
     recipe_key: Digest
 
     def __post_init__(self) -> None:
-        if not _digest(self.recipe_key):
-            _explain(self)
+        if not is_digest(self.recipe_key):
+            explain(self)
 
 
 class RecipeReinstated(Fact, frozen=True, kw_only=True):
@@ -434,8 +373,8 @@ class RecipeReinstated(Fact, frozen=True, kw_only=True):
     recipe_key: Digest
 
     def __post_init__(self) -> None:
-        if not _digest(self.recipe_key):
-            _explain(self)
+        if not is_digest(self.recipe_key):
+            explain(self)
 
 
 OPERATOR_FACTS: tuple[type[Fact], ...] = (
@@ -460,6 +399,7 @@ FACTS: dict[str, type[Fact]] = {
 }
 
 
+@lru_cache(maxsize=65_536)
 def recipe_key(model_artifact_digest: str, runtime_recipe_digest: str) -> str:
     """Short name of a fingerprint: SHA-256 of `artifact:recipe` in ASCII, 64 hex."""
     return hashlib.sha256(

@@ -36,7 +36,8 @@ from meshnet_events.envelope import (
     signed_bytes,
     source,
 )
-from meshnet_events.facts import DIGEST_PATTERN, KEY_PATTERN, ShardRegistered
+from meshnet_events.facts import ShardRegistered
+from meshnet_events.forms import DIGEST_PATTERN, KEY_PATTERN
 from meshnet_events.keys import decode_public
 from meshnet_events.screened import Event, Screened
 from meshnet_events.upcast import READABLE, upcast

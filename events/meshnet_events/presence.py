@@ -16,7 +16,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from meshnet_events.facts import SHARD_ID_PATTERN, UUID_PATTERN, ShardId, Uuid
+from meshnet_events.forms import SHARD_ID_PATTERN, UUID_PATTERN, ShardId, Uuid
 
 MAX_PRESENCE = 4_096
 

@@ -32,17 +32,14 @@ from meshnet_events.envelope import (
     signed_bytes,
     type_name,
 )
-from meshnet_events.facts import (
+from meshnet_events.facts import NODE_FACTS, OPERATOR_FACTS, Fact, NodeSuspended
+from meshnet_events.forms import (
     DIGEST_PATTERN,
     ENDPOINT_PATTERN,
     KEY_PATTERN,
     MAX_INTEGER,
-    NODE_FACTS,
-    OPERATOR_FACTS,
     SHARD_ID_PATTERN,
     UUID_PATTERN,
-    Fact,
-    NodeSuspended,
 )
 from meshnet_events.keys import EventKey
 from meshnet_events.presence import MAX_PRESENCE, Presence

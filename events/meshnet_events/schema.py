@@ -20,14 +20,8 @@ import msgspec
 
 from meshnet_events import subjects
 from meshnet_events.envelope import MAX_BODY, SIGNATURE_PATTERN, TIME_PATTERN, UUID7_PATTERN
-from meshnet_events.facts import (
-    DIGEST_PATTERN,
-    KEY_PATTERN,
-    MAX_INTEGER,
-    NODE_FACTS,
-    OPERATOR_FACTS,
-    Fact,
-)
+from meshnet_events.facts import NODE_FACTS, OPERATOR_FACTS, Fact
+from meshnet_events.forms import DIGEST_PATTERN, KEY_PATTERN, MAX_INTEGER
 from meshnet_events.presence import MAX_PRESENCE, Presence
 from meshnet_events.upcast import READABLE
 

@@ -38,7 +38,8 @@ from meshnet_events.envelope import (
     signed_bytes,
     source,
 )
-from meshnet_events.facts import MAX_INTEGER, ShardRegistered, ShardWithdrawn
+from meshnet_events.facts import ShardRegistered, ShardWithdrawn
+from meshnet_events.forms import MAX_INTEGER
 from meshnet_events.gate import Gate
 from meshnet_events.keys import encode_public
 from meshnet_events.reasons import BROKEN_CHAIN, REPLAYED, Refusal
