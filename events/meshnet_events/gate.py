@@ -49,26 +49,31 @@ _CLOSING_LENGTH = 96
 _MAX_ISSUERS = 65_536
 _MAX_IDENTITY_BYTES = 64 * 2**20
 
-# What follows `data` in a canonical body. `data` ends at the last `},"id":"`: no brace comes after.
-_AFTER_DATA = re.compile(
-    (
-        f',"id":"{UUID7_PATTERN}","issuer":"({KEY_PATTERN})","issuerseq":([1-9][0-9]{{0,14}})'
-        f',"prev":"({DIGEST_PATTERN})","realm":"({subjects.REALM_PATTERN})"'
-        r',"source":"([^"\\]*)","specversion":"1\.0"'
-        f',"time":"{TIME_PATTERN}","type":"([a-z0-9.]*)"}}'
-        f',"sig":"({SIGNATURE_PATTERN})"}}'
-    ).encode()
-).fullmatch
 _encode = msgspec.json.Encoder().encode
 _DECODERS = {
     name.encode(): (name, msgspec.json.Decoder(fact).decode) for name, fact in READABLE.items()
 }
 
 
+def _after_data(realm: str) -> re.Pattern[bytes]:
+    """What follows `data` in a canonical body of `realm`.
+
+    `data` ends at the last `},"id":"`: no brace comes after.
+    """
+    return re.compile(
+        (
+            f',"id":"{UUID7_PATTERN}","issuer":"({KEY_PATTERN})","issuerseq":([1-9][0-9]{{0,14}})'
+            f',"prev":"({DIGEST_PATTERN})","realm":"{realm}"'
+            rf',"source":"{source(realm, "")}\1","specversion":"1\.0"'
+            f',"time":"{TIME_PATTERN}","type":"([a-z0-9.]*)"}}'
+            f',"sig":"({SIGNATURE_PATTERN})"}}'
+        ).encode()
+    )
+
+
 class _Issuer(Struct, frozen=True):
     text: str
     public: bytes
-    source: bytes
     subject: str
 
 
@@ -82,7 +87,7 @@ class Gate:
     def __init__(self, realm: str) -> None:
         """Raise ValueError when `realm` is no realm's name."""
         self.realm = subjects.check_realm(realm)
-        self._realm = realm.encode("ascii")
+        self._after_data = _after_data(realm).fullmatch
         self._issuers: dict[bytes, _Issuer] = {}
         self._identities: set[bytes] = set()
         self._identity_bytes = 0
@@ -98,21 +103,13 @@ class Gate:
     def _plainly_good(self, body: bytes, subject: str) -> Screened | None:
         """A body that is beyond doubt but for its signature, else None."""
         data_end = body.rfind(b'},"id":"') + 1
-        envelope = _AFTER_DATA(body, data_end)
+        envelope = self._after_data(body, data_end)
         if envelope is None or not body.startswith(_OPENING) or len(body) > MAX_BODY:
             return None
-        issuer_bytes, issuerseq, prev, realm, claimed_source, type_bytes, signature = (
-            envelope.groups()
-        )
+        issuer_bytes, issuerseq, prev, type_bytes, signature = envelope.groups()
         issuer = self._issuers.get(issuer_bytes)
         known = _DECODERS.get(type_bytes)
-        if (
-            issuer is None
-            or known is None
-            or realm != self._realm
-            or claimed_source != issuer.source
-            or subject != issuer.subject
-        ):
+        if issuer is None or known is None or subject != issuer.subject:
             return None
         type_, decode = known
         data = body[_DATA_AT:data_end]
@@ -154,7 +151,6 @@ class Gate:
             self._issuers[event.issuer.encode()] = _Issuer(
                 event.issuer,
                 public,
-                source(self.realm, event.issuer).encode(),
                 subjects.event(self.realm, event.issuer),
             )
         if isinstance(event.data, ShardRegistered):
