@@ -103,6 +103,7 @@ def route(
     purpose: Annotated[Literal["serve", "certify"], Parameter(help="What the routes are for.")] = (
         "serve"
     ),
+    presence: Annotated[bool, Parameter(help="Also weigh who is live and how loaded.")] = False,
     output: Output = OUTPUT,
 ) -> None:
     """Planning one route, in microseconds.
@@ -114,7 +115,10 @@ def route(
     """
     from meshnet_cli.bench.route import bench_route
 
-    _print(bench_route(claims=claims, recipes=recipes, plans=plans, purpose=purpose), output)
+    result = bench_route(
+        claims=claims, recipes=recipes, plans=plans, purpose=purpose, presence=presence
+    )
+    _print(result, output)
 
 
 @app.command

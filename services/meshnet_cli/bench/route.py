@@ -39,10 +39,13 @@ class _Loads:
         return self._loads[node]
 
 
-def bench_route(*, claims: int, recipes: int, plans: int, purpose: Purpose) -> Result:
-    """Plan `plans` routes over random recipes; times are in µs."""
+def bench_route(
+    *, claims: int, recipes: int, plans: int, purpose: Purpose, presence: bool
+) -> Result:
+    """Plan `plans` routes over random recipes, with or without presence; times are in µs."""
     chance = random.Random(11)  # noqa: S311 - a bench must repeat, not surprise
     state, loads = _mesh(claims, recipes, chance)
+    liveness = loads if presence else None
     keys = [chance.choice(list(state.recipes)) for _ in range(plans)]
     taken: list[float] = []
     limits: list[float] = []
@@ -53,7 +56,7 @@ def bench_route(*, claims: int, recipes: int, plans: int, purpose: Purpose) -> R
             if claim.identity is not None:
                 _ = claim.identity.shard_start, claim.identity.shard_end
         middle = time.perf_counter()
-        found += isinstance(plan(state, key, purpose, liveness=loads), Route)
+        found += isinstance(plan(state, key, purpose, liveness=liveness), Route)
         end = time.perf_counter()
         limits.append((middle - start) * 1e6)
         taken.append((end - middle) * 1e6)
@@ -69,6 +72,7 @@ def bench_route(*, claims: int, recipes: int, plans: int, purpose: Purpose) -> R
             "claims": claims,
             "recipes": recipes,
             "purpose": purpose,
+            "presence": presence,
             "plans": plans,
             "found": found,
             "p99_us": round(statistics.quantiles(taken, n=100)[98], 1),

@@ -31,12 +31,12 @@ class Coverage(Struct, frozen=True):
 
     @property
     def least_replicas(self) -> int:
-        """How many claims may go before layers are lost, plus one; 0 when some already are."""
+        """The claims over the layers held by the fewest: 0 when some are not held at all."""
         return min((i.replicas for i in self.intervals), default=0)
 
 
 def cover(ranges: Iterable[tuple[int, int]], layer_count: int) -> Coverage:
-    """Count how often each layer of `[0, layer_count)` lies in `ranges`."""
+    """Count how often each layer of `[0, layer_count)` lies in `ranges`, which lie within it."""
     steps: dict[int, int] = {0: 0, layer_count: 0}
     for start, end in ranges:
         steps[start] = steps.get(start, 0) + 1

@@ -83,6 +83,25 @@ def is_usable(state: State, claim: Claim, liveness: Liveness | None = None) -> b
     )
 
 
+def usable_claims(state: State, recipe_key: str, liveness: Liveness | None = None) -> list[Claim]:
+    """The live claims of a recipe that `is_usable` says yes to; routes begin with this."""
+    live = state.live_claims.get(recipe_key)
+    if not live:
+        return []
+    nodes, is_open = state.nodes, state.policy.enrolment == "open"
+    usable = [
+        claim
+        for claim in live.values()
+        if not claim.synthetic
+        and not (node := nodes[claim.node]).conflict
+        and not node.suspended
+        and (node.enrolled or is_open)
+    ]
+    if liveness is not None:
+        usable = [claim for claim in usable if liveness.is_live(claim)]
+    return usable
+
+
 def judge(state: State, claim: Claim, liveness: Liveness | None = None) -> Eligibility:
     """Judge `claim` by the state, and by presence where `liveness` is given."""
     node = state.nodes[claim.node]

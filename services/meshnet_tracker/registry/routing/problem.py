@@ -1,16 +1,18 @@
 """What a search for a route is given.
 
-A problem holds usable claims of one recipe and what is asked of their chain, and nothing that
-refers back to the state. `relaxed` gives the same problem without one of its demands: comparing
-what is solvable with and without it is how the obstacles are found.
+A problem holds usable claims of one recipe and what is asked of their chain. It borrows rows and
+sets of the state for as long as one question takes, and decides nothing itself. `relaxed` gives the
+same problem without some of its demands: comparing what is solvable with and without them is how
+the obstacles are found.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 
 from msgspec import Struct, structs
 
 from meshnet_events import reasons as codes
-from meshnet_tracker.registry.rows import Claim
+from meshnet_tracker.registry.rows import Claim, Node
 
 
 class Demands(Struct, frozen=True):
@@ -27,37 +29,49 @@ class Demands(Struct, frozen=True):
 class Problem(Struct, frozen=True):
     """Find a chain of `claims` from layer 0 to `layer_count`.
 
-    `refused` holds pairs of nodes of which the first refused the second; `loads` and `groups` go by
-    node, `hosts` by claim and only for hosts that the policy counts.
+    `proven` are the seams that a forward has crossed, `seeks_proven` whether a route with more of
+    them is better, or one with fewer, and `only_proven` whether all of its seams must be. `refused`
+    holds pairs of nodes of which the first refused the second. `nodes` has the row of every node
+    that a claim names. `loads` goes by node, and one that is not there has 0.
     """
 
-    claims: tuple[Claim, ...]
+    claims: Collection[Claim]
     layer_count: int
-    proven: frozenset[int]
-    refused: frozenset[tuple[str, str]]
-    loads: Mapping[str, int]
+    proven: AbstractSet[int]
+    seeks_proven: bool
     only_proven: bool
+    refused: AbstractSet[tuple[str, str]]
+    nodes: Mapping[str, Node]
+    loads: Mapping[str, int]
     demands: Demands
-    hosts: Mapping[tuple[str, str], str]
-    groups: Mapping[str, str]
+    accepts_declared_hosts: bool
 
     def load(self, claim: Claim) -> int:
-        """The load of the claim's node, from 0 to 1000; 0 where it is not known."""
+        """The load of the claim's node, from 0 to 1000."""
         return self.loads.get(claim.node, 0)
 
-    def get_along(self, one: Claim, other: Claim) -> bool:
-        """Whether neither node refused the other in its current boot."""
-        return (one.node, other.node) not in self.refused and (
-            other.node,
-            one.node,
-        ) not in self.refused
+    def host(self, claim: Claim) -> str | None:
+        """The host under the claim, if the policy counts it."""
+        host = claim.host
+        return host.id if host.source == "machine-id" or self.accepts_declared_hosts else None
+
+    def group(self, claim: Claim) -> str:
+        """The group of the claim's node; empty for none, which counts as nothing."""
+        return self.nodes[claim.node].group
+
+    def get_along(self, one: str, other: str) -> bool:
+        """Whether neither of two nodes refused the other in its current boot."""
+        return (one, other) not in self.refused and (other, one) not in self.refused
 
     def without(self, claims: Iterable[Claim]) -> "Problem":
         """The same problem without these claims."""
-        gone = {(claim.node, claim.shard_id) for claim in claims}
-        return structs.replace(
-            self, claims=tuple(c for c in self.claims if (c.node, c.shard_id) not in gone)
-        )
+        gone = {claim_key(claim) for claim in claims}
+        return structs.replace(self, claims=[c for c in self.claims if claim_key(c) not in gone])
+
+    def at_most_loaded(self, peak: int) -> "Problem":
+        """The same problem among the nodes with no load above `peak`, their loads left out."""
+        claims = [claim for claim in self.claims if self.load(claim) <= peak]
+        return structs.replace(self, claims=claims, loads={})
 
     def demanded(self) -> tuple[str, ...]:
         """Codes of what this problem asks beyond an unbroken chain."""
@@ -70,7 +84,7 @@ class Problem(Struct, frozen=True):
         }
         return tuple(code for code, is_asked in asked.items() if is_asked)
 
-    def relaxed(self, *waived: str) -> "Problem":
+    def relaxed(self, waived: Collection[str]) -> "Problem":
         """The same problem without the demands `waived`, by code."""
         return structs.replace(
             self,
@@ -87,3 +101,11 @@ class Problem(Struct, frozen=True):
 def claim_key(claim: Claim) -> tuple[str, str]:
     """What ties are broken by: node key, then shard id."""
     return (claim.node, claim.shard_id)
+
+
+def layers(claim: Claim) -> tuple[int, int]:
+    """The layers `[start, end)` of a live claim."""
+    identity = claim.identity
+    if identity is None:
+        raise ValueError(f"{claim.node}/{claim.shard_id} has no sound identity, so it is not live")
+    return identity.shard_start, identity.shard_end

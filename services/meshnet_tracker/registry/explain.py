@@ -1,0 +1,162 @@
+"""The sentences that people read: why a recipe or a claim is what it is, and what would change it.
+
+A recipe gets one sentence, the first line of its page:
+
+    dark: no distributed forward has certified it yet; a certifying route exists over n1 and n2
+
+A claim gets one for each reason that bars it, in the order of the eligibility table: the reason,
+since which sequence where the rows tell, what happened, and what would flip it:
+
+    withdrawn at sequence 41: the node took the shard back. The node can register it again.
+
+Nodes are called by their labels, or by the beginning of their keys. The sentences are for people:
+programs read the codes, and nothing here is part of a state digest.
+"""
+
+import msgspec
+
+from meshnet_events import reasons as codes
+from meshnet_events.envelope import rfc3339
+from meshnet_tracker.recipe import Mismatch, explain
+from meshnet_tracker.registry.eligibility import Liveness, judge
+from meshnet_tracker.registry.routing.plan import Purpose, Route, plan
+from meshnet_tracker.registry.rows import Claim
+from meshnet_tracker.registry.state import State
+
+
+def why_recipe(state: State, recipe_key: str, liveness: Liveness | None = None) -> str:
+    """The status of a recipe, and the sentence that explains it."""
+    recipe = state.recipes.get(recipe_key)
+    if recipe is None:
+        return f"unknown: no admitted claim has offered {recipe_key}"
+    if recipe.status == "revoked":
+        return (
+            f"revoked by an operator: {recipe.revoked_reason}; "
+            "it can be reinstated, and must then be certified anew"
+        )
+    proof = recipe.certification
+    if proof is None:
+        outlook = _outlook(state, recipe_key, "certify", liveness)
+        return f"{recipe.status}: no distributed forward has certified it yet; {outlook}"
+    return (
+        f"{recipe.status} at {rfc3339(proof.time_ms)} (sequence {proof.sequence}) "
+        f"by session {proof.route_session_id} over {len(proof.nodes)} nodes: "
+        f"{_list(state, proof.nodes)}; {_outlook(state, recipe_key, 'serve', liveness)}"
+    )
+
+
+def why_claim(state: State, claim: Claim, liveness: Liveness | None = None) -> tuple[str, ...]:
+    """One sentence for each reason that bars the claim; empty when nothing does."""
+    return tuple(
+        _sentence(state, claim, reason) for reason in judge(state, claim, liveness).reasons
+    )
+
+
+def why_different(state: State, left: Claim, right: Claim) -> tuple[Mismatch, ...]:
+    """Every axis in which the recipe of `right` is not that of `left`; empty for the same recipe.
+
+    Blocks are compared as the tracker keeps them, so there is nothing to compare where an identity
+    has a fault (`bad-identity`) or no claim of the recipe was ever admitted (`unknown-recipe`).
+    """
+    if left.recipe_key is not None and left.recipe_key == right.recipe_key:
+        return ()
+    missing = [
+        fault for claim in (left, right) if (fault := _incomparable(state, claim)) is not None
+    ]
+    if missing:
+        return tuple(missing)
+    return explain(_block(state, left), _block(state, right))
+
+
+def _outlook(state: State, recipe_key: str, purpose: Purpose, liveness: Liveness | None) -> str:
+    found = plan(state, recipe_key, purpose, liveness=liveness)
+    adjective = "serving" if purpose == "serve" else "certifying"
+    if isinstance(found, Route):
+        nodes = tuple(hop.node for hop in found.hops)
+        return f"a {adjective} route exists over {_list(state, nodes)}"
+    return f"no {adjective} route exists: {'; '.join(one.detail for one in found.obstacles)}"
+
+
+def _sentence(state: State, claim: Claim, reason: str) -> str:
+    node = _name(state, claim.node)
+    recipe = state.recipes.get(claim.recipe_key or "")
+    ended = f"{reason} at sequence {claim.ended_sequence}"
+    match reason:
+        case codes.REFUSED:
+            return (
+                f"refused at sequence {claim.sequence}: {claim.refusal}: {claim.refusal_detail}. "
+                "The node can register the shard again once that is mended."
+            )
+        case codes.WITHDRAWN:
+            return f"{ended}: the node took the shard back. The node can register it again."
+        case codes.SUPERSEDED:
+            return (
+                f"{ended}: a newer registration or boot took its place, or an operator restarted "
+                "the node's chain or reinstated it. Its current process must register the shard."
+            )
+        case codes.CONFLICT:
+            return (
+                f"conflict: two hosts use the key of {node}, as if it were copied. "
+                "An operator must reinstate the node, and its processes must restart."
+            )
+        case codes.SUSPENDED:
+            since = ended if claim.status == "suspended" else reason
+            return (
+                f"{since}: an operator suspended {node}. "
+                "An operator must reinstate the node, and its processes must restart."
+            )
+        case codes.NOT_ENROLLED:
+            since = f"{state.expect_realm().policy_sequence}"
+            return (
+                f"not-enrolled: the policy in force since sequence {since} requires enrolment, and "
+                f"{node} has none. An operator can enrol it."
+            )
+        case codes.SYNTHETIC:
+            return (
+                f"synthetic since sequence {claim.sequence}: its backend computes no model. "
+                "The node can register the shard with one that does."
+            )
+        case codes.DARK:
+            known = "" if recipe is None else f", known since sequence {recipe.sequence},"
+            return (
+                f"dark: no distributed forward has certified the recipe{known} yet. "
+                "All participants of one must attest it."
+            )
+        case codes.REVOKED:
+            why = "" if recipe is None else f": {recipe.revoked_reason}"
+            return (
+                f"revoked: an operator revoked the recipe{why}. "
+                "An operator must reinstate it, and a forward certify it anew."
+            )
+        case _:
+            return (
+                f"not-live: no presence within 15 s named boot {claim.boot_id} and shard "
+                f"{claim.shard_id}. {node} must run and be connected."
+            )
+
+
+def _incomparable(state: State, claim: Claim) -> Mismatch | None:
+    where = f"{_name(state, claim.node)}/{claim.shard_id}"
+    if claim.recipe_key is None:
+        return Mismatch(
+            codes.BAD_IDENTITY, f"{where} has no sound identity: {claim.refusal_detail}"
+        )
+    if claim.recipe_key not in state.recipes:
+        return Mismatch(
+            codes.UNKNOWN_RECIPE, f"{where} offers {claim.recipe_key}, never admitted from anyone"
+        )
+    return None
+
+
+def _block(state: State, claim: Claim) -> object:
+    return msgspec.json.decode(state.recipes[claim.recipe_key or ""].identity)
+
+
+def _name(state: State, node: str) -> str:
+    row = state.nodes.get(node)
+    return row.label if row is not None and row.label else f"{node[:12]}…"
+
+
+def _list(state: State, nodes: tuple[str, ...]) -> str:
+    *most, last = (_name(state, node) for node in nodes)
+    return f"{', '.join(most)} and {last}" if most else last
