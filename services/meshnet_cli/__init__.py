@@ -1,0 +1,22 @@
+"""The `meshnet` command: where the parts are put together, for people and for scripts.
+
+    __main__       runs one command, and turns whatever happens into an exit code
+    app            the tree of commands; a command's module is imported when it is called
+    commands/      one module a group of commands: thin, they ask the services and print
+    options        the parameters that commands share
+    profile        what is meant when nothing is named: flags over environment over TOML
+    state_source   where a state comes from: a file, the views, or the stream
+    publishing     one fact published, and what the registry made of it
+    lookup         what people type (prefixes, labels) to what it names
+    key_files      files that hold a seed; enrolment files: a key's signed request
+    host_id        which machine this is, as a realm may know it
+    policies       a policy from a file and flags
+    output         table, JSON or NDJSON on stdout
+    look           status as glyph, word and colour; short keys
+    strip          the layer strip, in characters
+    progress       a bar on stderr, for people who wait
+    errors         exceptions to message, advice and exit code
+
+Data goes to stdout, everything else to stderr. Nothing heavier than cyclopts is imported until a
+command needs it. Left out: deciding anything; that is done by what the commands call.
+"""

@@ -1,0 +1,39 @@
+"""Runs one command: `meshnet …`. Exit codes and messages are those of `errors`."""
+
+import os
+import sys
+
+
+def main() -> None:
+    """Run the command line that this process was given, and exit."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line; the exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        # a terminal that cannot show a glyph is no reason to fail
+        stream.reconfigure(errors="replace")  # type: ignore[union-attr] # text files, both
+    from meshnet_cli import errors
+    from meshnet_cli.app import make_app
+
+    try:
+        result = make_app(arguments)(
+            arguments, exit_on_error=False, print_error=False, result_action="return_value"
+        )
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # whoever read us has had enough; what is still buffered must not raise again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return errors.CLOSED_PIPE
+    except KeyboardInterrupt:
+        return errors.INTERRUPTED
+    except SystemExit:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the last place that can tell a person
+        return errors.report(error)
+    return result if isinstance(result, int) else errors.OK
+
+
+if __name__ == "__main__":
+    main()

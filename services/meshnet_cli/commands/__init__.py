@@ -1,0 +1,1 @@
+"""The commands, one module a group. Each is thin: it asks, publishes, and prints."""

@@ -1,0 +1,107 @@
+"""`meshnet audit`: the log, folded by whoever does not want to take a tracker's word."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, Parameter
+
+from meshnet_auditor.replay import Report, report
+from meshnet_cli import look
+from meshnet_cli.errors import USAGE, CliError
+from meshnet_cli.lookup import name_of
+from meshnet_cli.options import OUTPUT, WHERE, Output, Where
+from meshnet_cli.output import PRESENCE_NOTE, answer, facts, line, table
+from meshnet_cli.profile import settle
+from meshnet_cli.state_source import Stop, fold_file, fold_stream, parse_time
+from meshnet_tracker.registry.state import State
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+app = App(name="audit", help="Replay the log: what held, when, and what became of every record.")
+
+
+@app.command
+def replay(
+    *,
+    to: Annotated[int | None, Parameter(help="The last sequence to fold.")] = None,
+    as_of: Annotated[
+        str | None,
+        Parameter(help="Fold the longest prefix with no record later than this RFC 3339 time."),
+    ] = None,
+    from_: Annotated[
+        Path | None, Parameter(name="--from", help="A history in NDJSON, instead of the stream.")
+    ] = None,
+    where: Where = WHERE,
+    output: Output = OUTPUT,
+) -> None:
+    """Fold the log anew, every signature checked, and say what held.
+
+    Views are never asked: the answer follows from the records alone, and from the operator key that
+    you were told. Exit code 3 when they are not a history of that realm, in order, from that key.
+
+    A file has one record a line, `body` in base64:
+    `{"sequence":1,"time_ns":…,"subject":"mesh.lab.evt.U…","body":"eyJl…"}`.
+
+    ```
+    meshnet audit replay --to 19 -o json
+    meshnet audit replay --from history.ndjson --operator UCGB… --as-of 2026-11-30T13:30:00Z
+    ```
+    """
+    if to is not None and as_of is not None:
+        raise CliError("--to and --as-of exclude each other", code=USAGE)
+    if to is not None and to < 1:
+        raise CliError(f"--to is {to}; sequences begin at 1", code=USAGE)
+    stop = Stop(to, parse_time(as_of) if as_of else None)
+    known = fold_file(from_, where, stop) if from_ else fold_stream(settle(where), stop)
+    document = report(known.state)
+    answer(output, document, lambda screen: _show(screen, known.state, document, known.origin))
+
+
+def _show(screen: "Console", state: State, document: Report, origin: str) -> None:
+    outcomes = document.outcomes
+    rejected = sum(outcomes.rejected.values())
+    line(screen, f"realm {document.realm} at sequence {document.sequence}, {document.time or '–'}")
+    facts(
+        screen,
+        (
+            ("root of trust", state.realm.root if state.realm else ""),
+            ("outcomes", f"{outcomes.applied} applied, {outcomes.noop} noop, {rejected} rejected"),
+        ),
+    )
+    if outcomes.rejected:
+        rows = table("rejected", "code", "meaning", right=["rejected"], flexible=["meaning"])
+        for code, count in outcomes.rejected.items():
+            rows.add_row(f"{count:,}", code, look.meaning(code))
+        screen.print("", rows)
+    if document.recipes:
+        rows = table(
+            "recipe", "status", "since", "layers", "proven seams", flexible=["proven seams"]
+        )
+        for recipe in document.recipes:
+            rows.add_row(
+                look.short(recipe.recipe_key),
+                look.status(recipe.status),
+                str(recipe.certified_sequence or recipe.since_sequence),
+                str(recipe.layer_count),
+                " ".join(map(str, recipe.proven_seams)),
+            )
+        screen.print("", rows)
+    if document.claims:
+        rows = table("node/shard", "layers", "recipe", "status", "because", flexible=["because"])
+        for claim in document.claims:
+            rows.add_row(
+                f"{name_of(state, claim.node)}/{claim.shard_id}"[:24],
+                look.layers(claim.start, claim.end),
+                look.short(claim.recipe_key),
+                look.status(look.claim_word(claim.status, claim.reasons)),
+                claim.refusal or ", ".join(claim.reasons),
+            )
+        screen.print("", rows)
+    if document.nodes:
+        rows = table("node", "status", "label", "group", flexible=["label", "group"])
+        for node in document.nodes:
+            rows.add_row(look.short(node.node), look.status(node.status), node.label, node.group)
+        screen.print("", rows)
+    screen.print()
+    line(screen, f"{origin}; {PRESENCE_NOTE}")

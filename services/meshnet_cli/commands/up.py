@@ -1,0 +1,259 @@
+"""`meshnet up`: a realm on this machine. What is kept in its directory:
+
+operator.key    the operator's seed, mode 0600
+profile.toml    realm, server, keys and views, for every other command
+nats/           nats-server's configuration, log and store: the realm's stream
+views.db        what a projector made of the stream; removed, it comes back the same
+"""
+
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import anyio
+import platformdirs
+from cyclopts import Parameter
+from msgspec import Struct
+
+from meshnet_bus.api import STREAM_NOT_FOUND, ApiError, StreamApi
+from meshnet_bus.client import SafeClient, closing, connect
+from meshnet_bus.local_server import LocalServer
+from meshnet_bus.stream import create_realm
+from meshnet_cli.errors import USAGE, CliError
+from meshnet_cli.key_files import create_key, read_key
+from meshnet_cli.options import OUTPUT, POLICY, Output, PolicyChoice
+from meshnet_cli.output import answer, facts, line, note
+from meshnet_cli.policies import choose
+from meshnet_cli.profile import Profile, default_path, read_profile, write_profile
+from meshnet_events.envelope import ChainHead, sign_event
+from meshnet_events.facts import DEFAULT_POLICY, Policy, RealmCreated
+from meshnet_events.keys import EventKey
+from meshnet_events.subjects import REALM_PATTERN, is_realm
+from meshnet_tracker.projector import Projector
+from meshnet_tracker.views import Views
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_DEFAULT_REALM = "local"
+_POLL_S = 0.02
+
+
+def up(
+    *,
+    realm: Annotated[
+        str | None,
+        Parameter(env_var="MESHNET_REALM", help="Its name: `local`, or what --dir holds."),
+    ] = None,
+    dir: Annotated[  # noqa: A002 - the option's name
+        Path | None, Parameter(help="Where it is kept. By default the user's folder for data.")
+    ] = None,
+    port: Annotated[
+        int | None, Parameter(help="The server's port. By default the one it had, or a free one.")
+    ] = None,
+    profile: Annotated[
+        Path | None,
+        Parameter(env_var="MESHNET_PROFILE", help="Where to write the profile."),
+    ] = None,
+    policy: PolicyChoice = POLICY,
+    output: Output = OUTPUT,
+) -> None:
+    """Make a realm on this machine, or go on with it; stay up until Ctrl-C.
+
+    On the first start it makes an operator key, a local nats-server with a store on disk, and the
+    realm itself, whose first record names the key. A projector folds every record into views, and
+    a profile tells the other commands where all of that is. Any later start finds everything and
+    goes on. A policy can be given when the realm is made; later, `meshnet admin policy set`.
+
+    If the stream is not the one that was folded, nothing more is folded, and it ends with exit
+    code 3.
+
+    ```
+    meshnet up
+    meshnet up --dir ./lab --realm lab --accept-declared-hosts
+    ```
+    """
+    if dir is None:
+        realm = realm or _DEFAULT_REALM
+        directory = platformdirs.user_data_path("meshnet") / "realms" / realm
+        path = profile or default_path()
+    else:
+        directory, path = dir, profile or dir / "profile.toml"
+    anyio.run(_up, _Request(realm, directory.resolve(), path.resolve(), port, policy, output))
+
+
+class _Request(Struct, frozen=True):
+    realm: str | None
+    directory: Path
+    profile: Path
+    port: int | None
+    policy: PolicyChoice
+    output: Output
+
+
+class RealmUp(Struct, frozen=True):
+    """What is up, for `-o json`."""
+
+    realm: str
+    server: str
+    operator: str
+    directory: str
+    profile: str
+    views: str
+    sequence: int
+    is_new: bool
+
+
+async def _up(request: _Request) -> None:
+    directory = request.directory
+    key_path, views_path = directory / "operator.key", directory / "views.db"
+    earlier = _earlier(request, key_path)
+    realm = request.realm or earlier.realm or _DEFAULT_REALM
+    if earlier.realm not in {None, realm}:
+        raise CliError(
+            f"{directory} holds the realm {earlier.realm!r}, not {realm!r}",
+            "leave --realm out, or name another --dir",
+            code=USAGE,
+        )
+    if not is_realm(realm):
+        raise CliError(
+            f"not a realm's name: {realm[:40]!r}", f"expected {REALM_PATTERN}", code=USAGE
+        )
+    policy = choose(request.policy, DEFAULT_POLICY)
+    key = read_key(key_path, "operator key") if key_path.exists() else create_key(key_path)
+
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async with (
+            LocalServer(directory / "nats", port=request.port or _port(earlier)) as server,
+            closing(await connect(server.url, name="meshnet-up")) as nc,
+        ):
+            # views without a stream mean that the stream was lost: that is for the projector to say
+            is_new = not views_path.exists() and await _create(nc, realm, key, policy)
+            async with Views.open(views_path, realm) as views:
+                projector = Projector(views, nc, operator=key.public)
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(_stop_on, signals, tasks.cancel_scope)
+                    tasks.start_soon(projector.run)
+                    await _caught_up(projector)
+                    profile = Profile(
+                        realm=realm,
+                        server=server.url,
+                        operator=key.public,
+                        operator_key_file=key_path,
+                        views=views_path,
+                        node_directory=directory / "node",
+                    )
+                    write_profile(request.profile, profile)
+                    _say(request, profile, projector.committed, is_new=is_new)
+                    if choose(request.policy, projector.state.policy) != projector.state.policy:
+                        note(
+                            "a policy can only be given when a realm is made; this one has another "
+                            "in force. Change it with `meshnet admin policy set`"
+                        )
+        note(f"{realm} is down at sequence {projector.committed}; `meshnet up` goes on from there")
+
+
+def _earlier(request: _Request, key_path: Path) -> Profile:
+    """The profile of an earlier start. Raises `CliError` when it is someone else's."""
+    if not request.profile.exists():
+        return Profile()
+    earlier = read_profile(request.profile)
+    if earlier.operator_key_file != key_path:
+        raise CliError(
+            f"{request.profile} is the profile of another realm ({earlier.realm})",
+            "it is not written over: name another file with --profile",
+        )
+    return earlier
+
+
+def _port(earlier: Profile) -> int | None:
+    _, _, port = (earlier.server or "").rpartition(":")
+    return int(port) if port.isdecimal() else None
+
+
+async def _create(nc: SafeClient, realm: str, key: EventKey, policy: Policy) -> bool:
+    """Make the realm unless its stream is there. Whose it is, the projector checks."""
+    try:
+        if await StreamApi(nc, realm).leader_record(1) is not None:
+            return False
+    except ApiError as error:
+        if error.err_code != STREAM_NOT_FOUND:
+            raise
+    first = sign_event(
+        RealmCreated(operators=(key.public,), policy=policy, realm=realm),
+        key=key,
+        realm=realm,
+        after=ChainHead(),
+        time_ms=time.time_ns() // 1_000_000,
+        chance=os.urandom(10),
+    )
+    return (await create_realm(nc, realm, first, issuer=key.public)).is_new
+
+
+async def _stop_on(signals: AsyncIterator[signal.Signals], scope: anyio.CancelScope) -> None:
+    """End in good order at the first signal; the projector's last commit is not cut short."""
+    async for _ in signals:
+        scope.cancel()
+        return
+
+
+async def _caught_up(projector: Projector) -> None:
+    """Wait until everything that the stream holds is in the views. A fault ends this wait too.
+
+    Looked at now and then: a projector tells nobody of its commits.
+    """
+    while not projector.last_known or projector.committed < projector.last_known:  # noqa: ASYNC110
+        await anyio.sleep(_POLL_S)
+
+
+def _say(request: _Request, profile: Profile, sequence: int, *, is_new: bool) -> None:
+
+    def people(screen: "Console") -> None:
+        what = "is made, and up" if is_new else f"is up again, at sequence {sequence}"
+        line(screen, f"realm {profile.realm} {what}")
+        facts(
+            screen,
+            (
+                ("  server", profile.server or ""),
+                ("  directory", str(request.directory)),
+                ("  profile", str(request.profile)),
+                ("  views", str(profile.views)),
+                ("  operator's seed", str(profile.operator_key_file)),
+            ),
+        )
+        line(screen, f"operator key {profile.operator}")
+        screen.print("\nTry next, in another terminal:")
+        if not _is_default(request.profile):
+            line(screen, f"  export MESHNET_PROFILE={request.profile}")
+        for step in _NEXT:
+            line(screen, f"  {step}")
+        screen.print("\nCtrl-C stops it. Nothing is lost; `meshnet up` goes on from there.")
+
+    document = RealmUp(
+        realm=profile.realm or "",
+        server=profile.server or "",
+        operator=profile.operator or "",
+        directory=str(request.directory),
+        profile=str(request.profile),
+        views=str(profile.views),
+        sequence=sequence,
+        is_new=is_new,
+    )
+    answer(request.output, document, people)
+
+
+def _is_default(path: Path) -> bool:
+
+    return path == default_path().resolve()
+
+
+_NEXT = (
+    "meshnet node init --label first",
+    "meshnet admin node enrol REQUEST         the file that the line above names",
+    "meshnet node pin MODEL.gguf              what a model file decides of an identity",
+    "meshnet node register --help",
+    "meshnet recipe list",
+)

@@ -1,0 +1,139 @@
+"""One place that turns what went wrong into a message, what to do, and an exit code.
+
+    0 ok    1 failed    2 usage    3 verification failed    4 unreachable    5 not found
+    130 Ctrl-C    141 nobody reads the output any more
+
+An error says what was tried and what was found (its own text does), then what to do (the table
+below, unless the text says it). A traceback is never shown; `MESHNET_DEBUG=1` asks for it.
+
+Exceptions go by name: naming the classes would import every service to report a typing error.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from meshnet_cli.look import printable
+
+OK = 0
+FAILED = 1
+USAGE = 2
+VERIFICATION_FAILED = 3
+UNREACHABLE = 4
+NOT_FOUND = 5
+INTERRUPTED = 130
+CLOSED_PIPE = 141
+
+_JETSTREAM_NO_SUCH_STREAM = 10059
+
+
+class CliError(Exception):
+    """What a command has to say itself: the message, what to do, and the exit code."""
+
+    def __init__(self, message: str, advice: str = "", *, code: int = FAILED) -> None:
+        super().__init__(message)
+        self.advice = advice
+        self.code = code
+
+
+def not_found(what: str, wanted: str, candidates: Sequence[str], advice: str = "") -> CliError:
+    """Nothing, or more than one thing, goes by `wanted`: say what there is."""
+    shown = "".join(f"\n  {candidate}" for candidate in candidates[:_CANDIDATES])
+    if len(candidates) > _CANDIDATES:
+        shown += f"\n  and {len(candidates) - _CANDIDATES} more"
+    return CliError(f"{what}: {wanted}{shown}", advice, code=NOT_FOUND)
+
+
+_CANDIDATES = 8
+
+_FIND_OUT = (
+    "nothing was concluded from this history. Find out who changed it; if the change is meant, "
+    "remove the views (they are rebuilt from the log) and start again"
+)
+_KNOWN: dict[str, tuple[int, str]] = {
+    "meshnet_bus.client.Unreachable": (
+        UNREACHABLE,
+        "start a realm with `meshnet up`, or name its server with --server or MESHNET_SERVER",
+    ),
+    "meshnet_bus.api.ApiError": (FAILED, ""),
+    "meshnet_bus.local_server.NoServer": (FAILED, ""),
+    "meshnet_bus.history.HistoryFault": (VERIFICATION_FAILED, _FIND_OUT),
+    "meshnet_tracker.registry.outcome.HistoryFault": (VERIFICATION_FAILED, _FIND_OUT),
+    "meshnet_bus.stream.StreamDrift": (VERIFICATION_FAILED, ""),
+    "meshnet_bus.stream.RealmExists": (FAILED, ""),
+    "meshnet_bus.publisher.KeyInUse": (FAILED, ""),
+    "meshnet_bus.publisher.NotAcknowledged": (
+        UNREACHABLE,
+        "look with `meshnet log` whether it was stored before stating it again",
+    ),
+    "meshnet_tracker.views.ViewsError": (FAILED, ""),
+    "meshnet_auditor.source.SourceError": (FAILED, "get the history again from where it came"),
+    "meshnet_node.pin.errors.PinError": (FAILED, ""),
+    "meshnet_node.recipe_identity._checks.RecipeIdentityError": (
+        FAILED,
+        "correct the identity block; `meshnet node pin` writes what a model file decides",
+    ),
+    "meshnet_node.targets.LockedTargetError": (FAILED, ""),
+    "meshnet_node.capability.CapabilityReportError": (FAILED, ""),
+    "meshnet_node.admission.CapabilityAdmissionError": (FAILED, "nothing was published"),
+    "meshnet_events.keys.BadKey": (FAILED, ""),
+    "builtins.FileNotFoundError": (NOT_FOUND, ""),
+    "builtins.PermissionError": (FAILED, "change its permissions, or run as its owner"),
+    "builtins.OSError": (FAILED, ""),
+}
+
+
+def report(error: BaseException) -> int:
+    """Tell a person on stderr what went wrong and what to do; the exit code."""
+    message, advice, code = explain(error)
+    print(f"meshnet: {printable(message)}", file=sys.stderr)  # noqa: T201 - this is the one place
+    if advice:
+        print(f"  {advice}", file=sys.stderr)  # noqa: T201 - as above
+    if os.environ.get("MESHNET_DEBUG"):
+        sys.excepthook(type(error), error, error.__traceback__)
+    return code
+
+
+def explain(error: BaseException) -> tuple[str, str, int]:
+    """Message, advice (may be empty) and exit code of what went wrong."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    if isinstance(error, CliError):
+        return str(error), error.advice, error.code
+    names = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__]
+    if "cyclopts.exceptions.CycloptsError" in names:
+        return _usage(error), "`--help` after any command says what it takes", USAGE
+    if getattr(error, "err_code", None) == _JETSTREAM_NO_SUCH_STREAM:
+        return (
+            "this server holds no such realm",
+            "make one with `meshnet up`, or name another with --realm or --server",
+            NOT_FOUND,
+        )
+    if isinstance(error, ImportError):
+        return (
+            f"a part that this command needs is not installed: {error}",
+            "install it with: pip install 'meshnet-registry[server,reference]'",
+            FAILED,
+        )
+    for name in names:
+        if name in _KNOWN:
+            code, advice = _KNOWN[name]
+            return _text_of(error), advice, code
+    return (
+        f"an error of meshnet's own: {type(error).__name__}: {error}",
+        "please report it, with what MESHNET_DEBUG=1 shows",
+        FAILED,
+    )
+
+
+def _usage(error: BaseException) -> str:
+    try:
+        return str(error)
+    except ImportError:  # its suggestions import every command there is
+        return "there is no such command"
+
+
+def _text_of(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror or error}"
+    return str(error) or repr(error)

@@ -1,0 +1,129 @@
+"""The parameters that commands share, each group written once.
+
+Output     how to print
+Where      which realm, at which server
+Source     where a state is read from: a file, the views, the stream
+Signing    which key states a fact
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Group, Parameter
+
+Format = Literal["table", "json", "ndjson"]
+
+_SHARED = Group("Realm and output", sort_key=9)
+
+
+@Parameter(name="*", group=_SHARED)
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """How to print."""
+
+    format: Annotated[
+        Format,
+        Parameter(
+            name=("-o", "--format"),
+            env_var="MESHNET_FORMAT",
+            help="A table for people, one JSON document, or one JSON value a line.",
+        ),
+    ] = "table"
+
+
+@Parameter(name="*", group=_SHARED)
+@dataclass(frozen=True, kw_only=True)
+class Where:
+    """Which realm is meant. What is not named here is taken from the profile."""
+
+    realm: Annotated[str | None, Parameter(env_var="MESHNET_REALM", help="The realm's name.")] = (
+        None
+    )
+    server: Annotated[
+        str | None, Parameter(env_var="MESHNET_SERVER", help="Its server, like nats://host:4222.")
+    ] = None
+    operator: Annotated[
+        str | None,
+        Parameter(
+            env_var="MESHNET_OPERATOR",
+            help="The key (U…) that created the realm. Another creator is refused.",
+        ),
+    ] = None
+    profile: Annotated[
+        Path | None,
+        Parameter(env_var="MESHNET_PROFILE", help="A TOML file with what is not named."),
+    ] = None
+
+
+@Parameter(name="*", group=_SHARED)
+@dataclass(frozen=True, kw_only=True)
+class Source(Where):
+    """Where a state is read from: `--from`, else the views if they exist, else the stream."""
+
+    from_: Annotated[
+        Path | None,
+        Parameter(name="--from", help="A history in NDJSON: no server and no views are used."),
+    ] = None
+    views: Annotated[
+        Path | None,
+        Parameter(env_var="MESHNET_VIEWS", help="A tracker's file of views."),
+    ] = None
+
+
+@Parameter(name="*", group=_SHARED)
+@dataclass(frozen=True, kw_only=True)
+class Signing(Where):
+    """Which operator speaks."""
+
+    key_file: Annotated[
+        Path | None,
+        Parameter(env_var="MESHNET_OPERATOR_KEY_FILE", help="The file with the operator's seed."),
+    ] = None
+    reason: Annotated[
+        str, Parameter(help="Why, for whoever reads the log. At most 1,024 characters.")
+    ] = ""
+
+
+@Parameter(name="*", group=Group("Policy", sort_key=8))
+@dataclass(frozen=True, kw_only=True)
+class PolicyChoice:
+    """A policy: a file with all members, or what is to be other than in the one at hand."""
+
+    policy: Annotated[
+        Path | None, Parameter(help="A JSON file with every member, as `policy show -o json` has.")
+    ] = None
+    accept_declared_hosts: Annotated[
+        bool | None,
+        Parameter(
+            negative="--no-accept-declared-hosts",
+            help="Whether hosts that their owner declared count as distinct.",
+        ),
+    ] = None
+    enrolment: Annotated[
+        Literal["required", "open"] | None, Parameter(help="Whether nodes must be enrolled.")
+    ] = None
+    certify: Annotated[
+        Literal["recipe", "seams"] | None,
+        Parameter(help="Whether each seam of a serving route must be proven."),
+    ] = None
+    min_certifying_nodes: Annotated[int | None, Parameter(help="2 or more.")] = None
+    min_distinct_hosts: Annotated[int | None, Parameter(help="1 or more.")] = None
+    min_distinct_groups: Annotated[int | None, Parameter(help="1 or more.")] = None
+    max_report_age_ms: Annotated[int | None, Parameter(help="How old a proof may be.")] = None
+    max_clock_skew_ms: Annotated[int | None, Parameter(help="How far clocks may differ.")] = None
+
+    def changes(self) -> dict[str, object]:
+        """The members that were named."""
+        return {
+            name: value
+            for name, value in vars(self).items()
+            if name != "policy" and value is not None
+        }
+
+
+OUTPUT = Output()
+WHERE = Where()
+SOURCE = Source()
+SIGNING = Signing()
+POLICY = PolicyChoice()

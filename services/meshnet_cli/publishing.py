@@ -1,0 +1,104 @@
+"""One fact published, and what the registry made of it.
+
+A stored event is not yet an applied one: the fold decides, wherever it runs. So after publishing the
+state is read as of that sequence, and a refusal is an error with its code and reason.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import anyio
+import msgspec
+
+from meshnet_bus.client import closing, connect
+from meshnet_bus.publisher import Published, Publisher
+from meshnet_cli import look
+from meshnet_cli.errors import USAGE, VERIFICATION_FAILED, CliError
+from meshnet_cli.key_files import read_key
+from meshnet_cli.options import Signing, Source, Where
+from meshnet_cli.profile import Settings, settle
+from meshnet_cli.state_source import CLIENT_NAME, Known, load
+from meshnet_events.envelope import canonical
+from meshnet_events.facts import Fact
+from meshnet_events.keys import EventKey
+
+_GIVE_UP_AFTER_S = 15.0
+_LARGEST = 61_440
+
+
+def publish(where: Where, key: EventKey, fact: Fact) -> tuple[Published, Known]:
+    """Publish `fact` under `key`; where it is stored, and a state that has seen it.
+
+    Raises `CliError` when the registry refused it.
+    """
+    settings = settle(where)
+    published = anyio.run(_publish, settings, key, checked(fact))
+    known = load(source_of(where), reached=published.sequence)
+    refusal = known.refusal
+    if refusal is not None:
+        raise CliError(
+            f"{fact.NAME} is stored at sequence {published.sequence} and was refused: "
+            f"{refusal.code}: {refusal.detail}",
+            look.meaning(refusal.code),
+        )
+    return published, known
+
+
+def operator_key(signing: Signing) -> EventKey:
+    """The operator's key. Raises `CliError` when it is no operator's of the realm."""
+    settings = settle(signing)
+    path = signing.key_file or settings.operator_key_file
+    if path is None:
+        raise CliError(
+            "no operator key is named",
+            "name its file with --key-file or MESHNET_OPERATOR_KEY_FILE; `meshnet up` makes one",
+            code=USAGE,
+        )
+    key = read_key(path, "operator key")
+    if key.public != settings.operator:
+        state = load(source_of(signing)).state
+        if state.realm is not None and key.public not in state.realm.operators:
+            raise CliError(
+                f"{key.public} is no operator of {state.name}",
+                f"its operators: {', '.join(state.realm.operators)}. Nothing was published",
+                code=VERIFICATION_FAILED,
+            )
+    return key
+
+
+@contextmanager
+def naming_faults(fact: type[Fact]) -> Iterator[None]:
+    """Turn what a fact cannot hold (ValueError) into a `CliError` that names the member."""
+    try:
+        yield
+    except ValueError as error:
+        raise CliError(f"{fact.NAME}: {error}", "nothing was published", code=USAGE) from error
+
+
+def checked(fact: Fact) -> Fact:
+    """The fact, its texts and numbers as the gate asks for them. Raises `CliError`."""
+    with naming_faults(type(fact)):
+        return msgspec.json.decode(canonical(fact), type=type(fact))
+
+
+def read_limited(path: Path, what: str) -> bytes:
+    """The bytes of a file that a person names; no more than an event could hold."""
+    content = path.read_bytes()
+    if len(content) > _LARGEST:
+        raise CliError(f"{path} is larger than {_LARGEST:,} bytes: no {what}")
+    return content
+
+
+def source_of(where: Where) -> Source:
+    """Where to read the state of the realm that is meant."""
+    return Source(
+        realm=where.realm, server=where.server, operator=where.operator, profile=where.profile
+    )
+
+
+async def _publish(settings: Settings, key: EventKey, fact: Fact) -> Published:
+    realm, server = settings.need_realm(), settings.need_server()
+    async with closing(await connect(server, name=CLIENT_NAME)) as nc:
+        publisher = Publisher(nc, realm, key, give_up_after_s=_GIVE_UP_AFTER_S)
+        return await publisher.publish(fact)

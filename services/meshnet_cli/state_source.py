@@ -1,0 +1,216 @@
+"""Where a state comes from: a file of records, a tracker's views, or the stream itself.
+
+    --from FILE    folded here, no server and no views
+    views          the file that the profile or --views names, if it exists: as far as it was folded
+    the server     the whole stream, folded here
+
+Whichever it was, the `Known` says so and up to which sequence it goes. Presence is no history and is
+left out of all of them. A root of trust that was named is checked in each.
+"""
+
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import anyio
+import msgspec
+from msgspec import Struct
+
+from meshnet_auditor.replay import replay
+from meshnet_auditor.source import RecordFile
+from meshnet_bus.client import closing, connect
+from meshnet_bus.reader import replay as read_until
+from meshnet_cli.errors import NOT_FOUND, USAGE, VERIFICATION_FAILED, CliError
+from meshnet_cli.options import Source, Where
+from meshnet_cli.output import PRESENCE_NOTE
+from meshnet_cli.profile import Settings, settle
+from meshnet_cli.progress import Meter, progress
+from meshnet_events.record import Record
+from meshnet_tracker.registry.fold import Fold
+from meshnet_tracker.registry.rows import RefusedRecord
+from meshnet_tracker.registry.state import State
+from meshnet_tracker.verification import Verifier
+from meshnet_tracker.views import Views
+
+CLIENT_NAME = "meshnet-cli"
+_VIEWS_PATIENCE_S = 5.0
+_POLL_S = 0.05
+
+
+class Known(Struct, frozen=True):
+    """A state, where it came from, and how the record asked about was refused, if it was."""
+
+    state: State
+    origin: str
+    refusal: RefusedRecord | None = None
+
+    def footer(self) -> str:
+        """Up to where this speaks, for people."""
+        return f"as of sequence {self.state.sequence} ({self.origin}); {PRESENCE_NOTE}"
+
+
+class Stop(Struct, frozen=True):
+    """Where a replay ends: at a sequence, or before the first record that is later than a time."""
+
+    to: int | None = None
+    as_of_ns: int | None = None
+
+    def passes(self, record: Record) -> bool:
+        """Whether `record` still belongs to the prefix."""
+        return (self.to is None or record.sequence <= self.to) and (
+            self.as_of_ns is None or record.time_ns <= self.as_of_ns
+        )
+
+
+EVERYTHING = Stop()
+
+
+def load(source: Source, *, reached: int = 0) -> Known:
+    """The newest state to be had. With `reached`, one that has seen that sequence."""
+    if source.from_ is not None:
+        return fold_file(source.from_, source)
+    settings = settle(source)
+    path = source.views or settings.views
+    if source.views is not None and not source.views.is_file():
+        raise CliError(f"there is no file of views at {source.views}", code=NOT_FOUND)
+    if path is not None and path.is_file() and _reaches(path, reached):
+        return anyio.run(_load_views, path, settings, reached)
+    return fold_stream(settings, refusal_at=reached)
+
+
+def fold_file(path: Path, where: Where, stop: Stop = EVERYTHING) -> Known:
+    """Fold the records in `path`, as far as `stop` says."""
+    if not path.is_file():
+        raise CliError(f"there is no file {path}", code=NOT_FOUND)
+    records = RecordFile(path)
+    settings = settle(where, realm=records.realm)
+    with progress("replaying", "bytes") as meter:
+        state = replay(
+            _prefix(_metered(records, meter), stop),
+            settings.need_realm(),
+            operator=settings.operator,
+        )
+    _check_reached(state, stop)
+    return Known(state, str(path))
+
+
+def fold_stream(settings: Settings, stop: Stop = EVERYTHING, *, refusal_at: int = 0) -> Known:
+    """Fold the stream as it is now, as far as `stop` says."""
+    with progress("replaying", "records") as meter:
+        return anyio.run(_fold_stream, settings, stop, refusal_at, meter)
+
+
+def parse_time(text: str) -> int:
+    """Nanoseconds since the epoch of an RFC 3339 time; one without an offset is in UTC."""
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise CliError(
+            f"not a time: {text[:40]!r}", "expected one like 2026-11-30T13:30:00Z", code=USAGE
+        ) from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    since = moment - datetime.fromtimestamp(0, UTC)
+    return (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1_000
+
+
+async def _fold_stream(settings: Settings, stop: Stop, refusal_at: int, meter: Meter) -> Known:
+    realm, server = settings.need_realm(), settings.need_server()
+    fold = Fold(State(realm), operator=settings.operator)
+    verifier = Verifier()
+    refusal = None
+    async with closing(await connect(server, name=CLIENT_NAME)) as nc:
+        try:
+            reader = await read_until(nc, realm, until=stop.to)
+        except ValueError as error:
+            raise CliError(str(error), code=NOT_FOUND) from error
+        async with reader:
+            async for batch in reader.batches():
+                kept = list(_prefix(batch, stop))
+                screened = [fold.screen(record) for record in kept]
+                for record, result in zip(kept, await verifier.verify(screened), strict=True):
+                    fold.apply_screened(record, result)
+                for refused in fold.state.take_changes().refusals:
+                    if refused.sequence == refusal_at:
+                        refusal = refused
+                meter(fold.state.sequence, reader.last_known)
+                if len(kept) < len(batch):
+                    break
+    return Known(fold.state, f"folded from {server}", refusal)
+
+
+async def _load_views(path: Path, settings: Settings, sequence: int) -> Known:
+    realm = settings.realm or _realm_of_views(path)
+    async with Views.open(path, realm) as views:
+        state = (await views.load()).state
+    root = state.realm.root if state.realm else None
+    if settings.operator is not None and root not in {None, settings.operator}:
+        raise CliError(
+            f"{path}: this realm was created by {root}; expected {settings.operator}",
+            "these are views of another realm, or the operator key is not its creator's",
+            code=VERIFICATION_FAILED,
+        )
+    return Known(state, f"views {path}", _refusal_in_views(path, sequence))
+
+
+def _reaches(path: Path, sequence: int) -> bool:
+    """Whether the views have come to `sequence`, or do so while we wait for their projector."""
+    deadline = time.monotonic() + _VIEWS_PATIENCE_S
+    while True:
+        row = _one(path, "select sequence from position")
+        if row is None:
+            return False
+        if int(row[0]) >= sequence:
+            return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_POLL_S)
+
+
+def _realm_of_views(path: Path) -> str:
+    row = _one(path, "select realm from position")
+    return str(row[0]) if row else ""
+
+
+def _refusal_in_views(path: Path, sequence: int) -> RefusedRecord | None:
+    row = _one(path, "select row from refusals where sequence = ?", sequence)
+    return msgspec.json.decode(str(row[0]), type=RefusedRecord) if row else None
+
+
+def _one(path: Path, query: str, *values: int) -> tuple[int | str, ...] | None:
+    """The first row, read beside the projector that writes; None where there is none."""
+    try:
+        db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+    except sqlite3.Error as error:
+        raise CliError(f"cannot open {path}: {error}") from error
+    try:
+        row: tuple[int | str, ...] | None = db.execute(query, values).fetchone()
+    except sqlite3.Error:
+        return None  # no views: `Views.open` says so better
+    finally:
+        db.close()
+    return row
+
+
+def _prefix(records: Iterable[Record], stop: Stop) -> Iterator[Record]:
+    for record in records:
+        if not stop.passes(record):
+            return
+        yield record
+
+
+def _metered(records: RecordFile, meter: Meter) -> Iterator[Record]:
+    size, done = records.size, 0
+    for record in records:
+        done += len(record.body) * 4 // 3 + 160  # as base64, with the members around it
+        meter(min(done, size), size)
+        yield record
+
+
+def _check_reached(state: State, stop: Stop) -> None:
+    if stop.to is not None and state.sequence < stop.to:
+        raise CliError(
+            f"the history ends at {state.sequence}; cannot replay up to {stop.to}", code=NOT_FOUND
+        )

@@ -1,0 +1,257 @@
+"""From a key to a route, as an operator and node owners do it, on one realm that is up meanwhile."""
+
+import json
+import signal
+import subprocess
+import time
+
+import pytest
+
+from cli_kit import MESHNET
+from kit import identity_block
+
+
+def report_for(block, *, age_s=0.0, **changes):
+    """What a doctor would say about exactly this block, now."""
+    fingerprint = block["fingerprint"]
+    return {
+        "model": {
+            "model_id": block["artifact"]["artifact_id"],
+            "model_artifact_digest": fingerprint["model_artifact_digest"],
+        },
+        "shard": {"start": block["shard_start"], "end": block["shard_end"]},
+        "recipe": {
+            "recipe_id": fingerprint["recipe_id"],
+            "recipe_version": fingerprint["recipe_version"],
+            "runtime_recipe_digest": fingerprint["runtime_recipe_digest"],
+        },
+        "backend": {"backend_id": block["recipe"]["backend_id"], "device": "cpu"},
+        "status": "passed",
+        "validated_at": time.time() - age_s,
+        "tokens": 4,
+        "duration_ms": 12,
+        **changes,
+    }
+
+
+class Owner:
+    """A node's owner: a directory, and files that change."""
+
+    def __init__(self, cli, name):
+        self.cli, self.name = cli, name
+        self.folder = cli.home / name
+        self.key = cli("node", "init", "--dir", name, "--label", name, "-o", "json").json["node"]
+
+    def enrol(self):
+        self.cli("admin", "node", "enrol", f"{self.name}/enrol.json", "--group", f"g-{self.name}")
+        return self
+
+    def register(self, block, report=None, *options, code=0):
+        identity, proof = self.folder / "identity.json", self.folder / "report.json"
+        identity.write_text(json.dumps(block))
+        proof.write_text(json.dumps(report_for(block) if report is None else report))
+        return self.cli(
+            "node", "register", "--dir", self.name, "--identity", identity, "--report", proof,
+            "--endpoint", f"grpc://{self.name}.example:7001", "--declared-host", f"host-{self.name}",
+            "-o", "json", *options, code=code,
+        )  # fmt: skip
+
+
+def newest(cli):
+    """The stream's last sequence."""
+    return cli("audit", "replay", "-o", "json").json["sequence"]
+
+
+def test_a_recipe_arrives_dark_gets_a_route_to_certify_and_loses_it_to_a_withdrawal(realm):
+    first, second = Owner(realm, "alpha").enrol(), Owner(realm, "beta").enrol()
+
+    arrived = first.register(identity_block(0, 14), None, "--new-boot").json
+    assert (arrived["status"], arrived["recipe_status"]) == ("live", "dark")
+    assert (arrived["eligible_to_serve"], arrived["reasons"]) == (False, ["dark"])
+    key = arrived["recipe_key"]
+    second.register(identity_block(14, 28))
+
+    listed = realm("recipe", "list", "-o", "json").json["recipes"]
+    assert [(row["recipe_key"], row["status"]) for row in listed] == [(key, "dark")]
+    assert (listed[0]["gaps"], listed[0]["distinct_hosts"]) == ([], 2)
+
+    refused = realm("route", "why-not", key[:8], "-o", "json", code=1).json
+    assert [obstacle["code"] for obstacle in refused["obstacles"]] == ["not-certified"]
+    route = realm("route", "plan", key[:8], "--purpose", "certify", "-o", "json").json
+    assert [hop["node"] for hop in route["hops"]] == [first.key, second.key]
+    assert [hop["effective_end"] for hop in route["hops"]] == [14, 28]
+
+    why = realm("shard", "why-not", "alpha/main", "-o", "json", code=1).json
+    assert why["shard"]["reasons"] == ["dark"]
+    assert why["why"][0].startswith("dark: no distributed forward has certified")
+    assert realm("shard", "diff", "alpha", "beta", "-o", "json").json["differences"] == []
+
+    gone = realm("node", "withdraw", "--dir", "beta", "--reason", "maintenance", "-o", "json").json
+    assert gone["status"] == "withdrawn"
+    refused = realm("route", "plan", key[:8], "--purpose", "certify", "-o", "json", code=1).json
+    assert refused["obstacles"][0]["code"] == "range"
+    assert "[14, 28)" in refused["obstacles"][0]["detail"]
+    assert "gap [14, 28)" in realm("recipe", "show", key).out
+
+    # the tracker's views and the auditor's own folding say the same
+    replayed = realm("audit", "replay", "-o", "json").json
+    assert replayed["sequence"] == refused["sequence"] == gone["sequence"]
+    assert {recipe["recipe_key"]: recipe["status"] for recipe in replayed["recipes"]} == {
+        key: "dark"
+    }
+    assert replayed["claims"] == realm("shard", "list", "-o", "json").json["shards"]
+    # and the auditor can go back
+    assert realm("audit", "replay", "--to", 1, "-o", "json").json["claims"] == []
+    assert (
+        realm("audit", "replay", "--as-of", "2020-01-01T00:00:00Z", "-o", "json").json["sequence"]
+        == 0
+    )
+
+
+def test_a_proof_that_does_not_cover_what_is_offered_is_refused_before_anything_is_published(realm):
+    owner = Owner(realm, "careless").enrol()
+    block, before = identity_block(0, 14), newest(realm)
+    other = identity_block(0, 14, axes={"kv_dtype": "f16"})
+
+    for report, reason in (
+        (report_for(identity_block(14, 28)), "shard-mismatch"),
+        (report_for(block, age_s=3600), "stale"),
+        (report_for(block, status="failed", diagnostics=["NaN at layer 3"]), "NaN at layer 3"),
+        (report_for(other), "recipe-mismatch"),
+    ):
+        refused = owner.register(block, report, code=1)
+        assert reason in refused.err
+        assert "nothing was published" in refused.err
+    assert newest(realm) == before
+
+
+@pytest.mark.parametrize(
+    ("spoil", "named"),
+    [
+        (lambda block: block["recipe"].pop("kv_dtype"), "kv_dtype"),
+        (lambda block: block["artifact"].update(flavour="mint"), "flavour"),
+        (lambda block: block["artifact"].update(revision="main"), "artifact.revision"),
+        (lambda block: block["fingerprint"].update(model_artifact_digest="0" * 64), "fingerprint"),
+    ],
+)
+def test_a_faulty_identity_block_is_refused_and_the_member_named(realm, spoil, named):
+    owner = realm.home / "faulty"
+    if not owner.exists():
+        Owner(realm, "faulty")
+    block = identity_block()
+    spoil(block)
+    (owner / "identity.json").write_text(json.dumps(block))
+    (owner / "report.json").write_text(json.dumps(report_for(identity_block())))
+    refused = realm(
+        "node", "register", "--dir", owner, "--identity", owner / "identity.json",
+        "--report", owner / "report.json", "--endpoint", "grpc://x:1", code=1,
+    )  # fmt: skip
+    assert named in refused.err
+
+
+def test_what_the_registry_refuses_after_storing_it_is_told_with_its_code(realm):
+    refused = Owner(realm, "stranger").register(identity_block(0, 14), code=1)
+    assert "not-enrolled" in refused.err
+    assert f"sequence {newest(realm)}" in refused.err
+
+
+def test_an_endpoint_that_is_none_is_a_usage_error(realm):
+    owner = Owner(realm, "lost")
+    block = identity_block()
+    (owner.folder / "i.json").write_text(json.dumps(block))
+    (owner.folder / "r.json").write_text(json.dumps(report_for(block)))
+    refused = realm(
+        "node", "register", "--dir", "lost", "--identity", "lost/i.json", "--report", "lost/r.json",
+        "--endpoint", "http://nope", code=2,
+    )  # fmt: skip
+    assert "endpoint" in refused.err
+
+
+def test_a_forged_enrolment_request_is_refused(realm):
+    owner = Owner(realm, "forger")
+    request = owner.folder / "enrol.json"
+    request.write_bytes(request.read_bytes().replace(b'"label":"forger"', b'"label":"mallory"'))
+    before = newest(realm)
+    refused = realm("admin", "node", "enrol", request, code=3)
+    assert "did not sign" in refused.err
+    assert newest(realm) == before
+
+
+def test_a_key_that_is_no_operators_states_nothing(realm):
+    owner = Owner(realm, "pretender")
+    before = newest(realm)
+    refused = realm(
+        "admin", "node", "enrol", owner.key, "--key-file", owner.folder / "node.key", code=3
+    )
+    assert "no operator of lab" in refused.err
+    assert newest(realm) == before
+
+
+def test_an_operator_suspends_and_reinstates_a_node_by_its_label(realm):
+    owner = Owner(realm, "gamma").enrol()
+    owner.register(identity_block(0, 28, axes={"kv_dtype": "f32"}))
+    suspended = realm("admin", "node", "suspend", "gamma", "--reason", "test", "-o", "json").json
+    assert suspended["status"] == "suspended"
+    assert "suspended" in owner.register(identity_block(0, 28), code=1).err
+    back = realm("admin", "node", "reinstate", "gamma", "-o", "json").json
+    assert back["status"] == "enrolled"
+    # its old boot is history: it must restart
+    assert "stale-boot" in owner.register(identity_block(0, 28), code=1).err
+    assert owner.register(identity_block(0, 28), None, "--new-boot").json["status"] == "live"
+
+
+def test_an_operator_revokes_and_reinstates_a_recipe(realm):
+    owner = Owner(realm, "delta").enrol()
+    key = owner.register(identity_block(0, 28, axes={"kv_dtype": "q4_0"})).json["recipe_key"]
+    assert realm("admin", "recipe", "revoke", key[:10], "-o", "json").json["status"] == "revoked"
+    assert realm("recipe", "explain", key, "-o", "json").json["status"] == "revoked"
+    assert realm("admin", "recipe", "reinstate", key, "-o", "json").json["status"] == "dark"
+
+
+def test_a_policy_is_changed_by_the_members_that_are_named(realm):
+    before = realm("admin", "policy", "show", "-o", "json").json
+    realm("admin", "policy", "set", "--min-distinct-groups", 2, "--reason", "two owners")
+    after = realm("admin", "policy", "show", "-o", "json").json
+    assert after == before | {"min_distinct_groups": 2}
+    assert "least is 2" in realm("admin", "policy", "set", "--min-certifying-nodes", 1, code=2).err
+
+
+def test_the_log_tells_every_record_with_its_outcome(realm):
+    lines = [json.loads(row) for row in realm("log", "-o", "ndjson").out.splitlines()]
+    assert [row["sequence"] for row in lines] == list(range(1, newest(realm) + 1))
+    assert lines[0]["type"] == "io.meshnet.realm.created.v1"
+    rejected = [row["code"] for row in lines if row["outcome"] == "rejected"]
+    assert "not-enrolled" in rejected
+
+
+def test_a_key_file_that_others_may_read_is_not_used(realm):
+    owner = Owner(realm, "leaky")
+    assert (owner.folder / "node.key").stat().st_mode & 0o777 == 0o600
+    (owner.folder / "node.key").chmod(0o644)
+    refused = realm("node", "withdraw", "--dir", "leaky", code=1)
+    assert "others may read it" in refused.err
+
+
+def test_a_node_key_is_never_written_over(realm):
+    owner = Owner(realm, "twice")
+    seed = (owner.folder / "node.key").read_bytes()
+    assert "not written over" in realm("node", "init", "--dir", "twice", code=1).err
+    assert (owner.folder / "node.key").read_bytes() == seed
+
+
+def test_a_server_without_the_realm_is_not_found(realm):
+    assert "no such realm" in realm("recipe", "list", "--realm", "elsewhere", code=5).err
+
+
+def test_following_the_log_ends_quietly_with_ctrl_c(realm):
+    with subprocess.Popen(
+        [*MESHNET, "log", "--follow", "-o", "ndjson"],
+        env=realm.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert json.loads(process.stdout.readline())["sequence"] == 1
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (130, "")

@@ -1,0 +1,63 @@
+"""`meshnet node pin`: real model files in, identity out."""
+
+import hashlib
+
+import pytest
+
+
+@pytest.fixture
+def model(meshnet, require):
+    require("gguf")
+    from gguf_files import write_model
+
+    (path,) = write_model(meshnet.home / "tiny.gguf")
+    return path
+
+
+def test_a_pin_is_the_part_of_an_identity_that_the_file_decides(meshnet, model):
+    pinned = meshnet("node", "pin", model, "-o", "json").json
+    digest = hashlib.sha256(model.read_bytes()).hexdigest()
+    assert pinned["artifact"]["content_digest"] == digest
+    assert pinned["artifact"]["layer_count"] == 2
+    assert pinned["files"] == [
+        {"name": "tiny.gguf", "size_bytes": model.stat().st_size, "sha256": digest}
+    ]
+    shown = meshnet("node", "pin", model, "--artifact-id", "acme/tiny", "--no-cache").out
+    assert digest in shown
+    assert "acme/tiny" in shown
+
+
+def test_a_cut_is_written_and_bound_to_its_source(meshnet, model):
+    cut = meshnet("node", "pin", model, "--layers", "0:1", "--output", "a.gguf", "-o", "json").json
+    assert cut["artifact"]["derived_from"] == {
+        "source_artifact_digest": hashlib.sha256(model.read_bytes()).hexdigest(),
+        "shard_start": 0,
+        "shard_end": 1,
+    }
+    again = meshnet("node", "pin", "a.gguf", "-o", "json").json
+    assert again["artifact"]["content_digest"] == cut["artifact"]["content_digest"]
+
+
+def test_a_target_that_these_are_not_the_files_of_is_not_locked(meshnet, model):
+    refused = meshnet("node", "pin", model, "--target", "glm_alpha", "--revision", "a" * 40, code=1)
+    assert "glm_alpha" in refused.err
+    assert not list(meshnet.home.rglob("glm_alpha.json"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("--layers", "0:1"), 2, "--output"),
+        (("--layers", "one", "--output", "b.gguf"), 2, "A:B"),
+        (("--target", "glm_alpha"), 2, "--revision"),
+        (("--revision", "main"), 1, "revision"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(meshnet, model, arguments, code, said):
+    assert said in meshnet("node", "pin", model, *arguments, code=code).err
+
+
+def test_a_file_that_is_no_model_is_refused_by_name(meshnet, require):
+    require("gguf")
+    (meshnet.home / "notes.txt").write_text("not a model")
+    assert "notes.txt" in meshnet("node", "pin", "notes.txt", code=1).err

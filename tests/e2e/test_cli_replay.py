@@ -1,0 +1,245 @@
+"""`meshnet audit replay` and its siblings on a signed history in a file: no server anywhere."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cli_kit import MESHNET
+from kit import Scenario
+from meshnet_auditor.source import write_records
+from meshnet_cli.__main__ import run
+
+DATA = Path(__file__).parent.parent / "data"
+HISTORY = DATA / "history.ndjson"
+EXPECTED = json.loads((DATA / "history.expect.json").read_text())
+RECIPE = next(iter(EXPECTED["status_at"]["18"]))
+ESCAPE = "\x1b"
+
+
+def replay(meshnet, *options):
+    return meshnet("audit", "replay", "--from", HISTORY, "-o", "json", *options).json
+
+
+def statuses(document):
+    return {recipe["recipe_key"]: recipe["status"] for recipe in document["recipes"]}
+
+
+def test_a_replayed_history_has_the_expected_outcomes_and_state(meshnet):
+    document = replay(meshnet, "--operator", EXPECTED["operator"])
+    assert document["realm"] == EXPECTED["realm"]
+    assert document["sequence"] == len(EXPECTED["records"])
+    assert document["outcomes"] == EXPECTED["outcomes"]
+    assert statuses(document) == EXPECTED["recipes"]
+    assert {node["node"]: node["status"] for node in document["nodes"]} == EXPECTED["node_status"]
+
+
+@pytest.mark.parametrize("sequence", ["18", "19"])
+def test_a_replay_to_a_sequence_says_what_held_then(meshnet, sequence):
+    document = replay(meshnet, "--to", sequence)
+    assert document["sequence"] == int(sequence)
+    assert statuses(document) == EXPECTED["status_at"][sequence]
+
+
+def test_as_of_a_time_is_the_longest_prefix_without_a_later_record(meshnet):
+    certified = replay(meshnet, "--to", 19)
+    then = replay(meshnet, "--as-of", certified["time"])
+    assert then == certified
+    just_before = certified["time"].replace(".000Z", "").replace(":39", ":38.999Z")
+    assert replay(meshnet, "--as-of", just_before)["sequence"] == 18
+
+
+def test_a_time_that_steps_back_ends_the_prefix_where_it_first_exceeds(meshnet):
+    lines = [json.loads(line) for line in HISTORY.read_text().splitlines()[:10]]
+    lines[4]["time_ns"] = lines[9]["time_ns"]  # one later record, then earlier times again
+    path = meshnet.home / "stepping.ndjson"
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    time_ns = lines[8]["time_ns"]
+    as_of = f"2026-09-21T14:13:{time_ns // 10**9 - 1790000000 + 20:02d}Z"
+    ran = meshnet("audit", "replay", "--from", path, "--as-of", as_of, "-o", "json")
+    assert ran.json["sequence"] == 4
+
+
+def test_a_realm_created_by_another_operator_fails_verification(meshnet):
+    other = EXPECTED["nodes"]["alpha"]
+    refused = meshnet("audit", "replay", "--from", HISTORY, "--operator", other, code=3)
+    assert EXPECTED["operator"] in refused.err
+
+
+def test_a_history_with_a_record_missing_fails_verification(meshnet):
+    lines = HISTORY.read_text().splitlines(keepends=True)
+    (meshnet.home / "gap.ndjson").write_text("".join(lines[:5] + lines[6:]))
+    refused = meshnet("audit", "replay", "--from", "gap.ndjson", code=3)
+    assert "sequence 7 arrived; expected 6" in refused.err
+
+
+def test_a_broken_line_is_named(meshnet):
+    lines = HISTORY.read_text().splitlines(keepends=True)
+    lines[6] = '{"sequence":7,\n'
+    (meshnet.home / "broken.ndjson").write_text("".join(lines))
+    refused = meshnet("audit", "replay", "--from", "broken.ndjson", code=1)
+    assert "line 7" in refused.err
+    assert refused.out == ""
+
+
+def test_what_is_not_there_is_not_found(meshnet):
+    assert "nowhere" in meshnet("audit", "replay", "--from", "nowhere.ndjson", code=5).err
+    assert "ends at 38" in meshnet("audit", "replay", "--from", HISTORY, "--to", 99, code=5).err
+    unknown = meshnet("recipe", "show", "0" * 64, "--from", HISTORY, code=5)
+    assert RECIPE in unknown.err  # a candidate
+    short = meshnet("recipe", "show", RECIPE[:7], "--from", HISTORY, code=5)
+    assert "too short" in short.err
+    assert "beta" in meshnet("shard", "why-not", "nobody", "--from", HISTORY, code=5).err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "audit replay --to 1 --as-of 2026-01-01T00:00:00Z",
+        "audit replay --to seven",
+        f"audit replay --as-of yesterday --from {HISTORY}",
+        f"audit replay --operator UNKNOWN --from {HISTORY}",
+        "recipe list -o yaml",
+        "recipe lst",
+        "no-such-command",
+        "route plan",
+    ],
+)
+def test_wrong_usage_is_told_apart_from_failing(arguments, capsys):
+    assert run(arguments.split()) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith("meshnet: ")
+    assert said.out == ""
+
+
+def test_no_realm_named_anywhere_is_wrong_usage(meshnet):
+    assert "no realm is named" in meshnet("recipe", "list", code=2).err
+
+
+def test_no_server_is_unreachable_and_the_advice_says_how_to_get_one(meshnet):
+    refused = meshnet("audit", "replay", "--realm", "lab", "--server", "nats://127.0.0.1:1", code=4)
+    assert "nats://127.0.0.1:1" in refused.err
+    assert "meshnet up" in refused.err
+
+
+def test_flags_go_before_environment_before_profile(meshnet):
+    # no name of a realm may have capitals, so the one that counts is named in the refusal
+    profile = meshnet.home / "p.toml"
+    profile.write_text('realm = "Profile"\nserver = "nats://127.0.0.1:1"\n')
+    command = ("audit", "replay")
+    assert "'Profile'" in meshnet(*command, "--profile", profile, code=2).err
+    env = {"MESHNET_PROFILE": str(profile), "MESHNET_REALM": "Environment"}
+    assert "'Environment'" in meshnet(*command, code=2, **env).err
+    assert "'Flag'" in meshnet(*command, "--realm", "Flag", code=2, **env).err
+
+
+def test_another_realms_profile_says_nothing_of_the_operator_of_a_file(meshnet):
+    profile = meshnet.home / "p.toml"
+    profile.write_text(f'realm = "home"\noperator = "{EXPECTED["nodes"]["alpha"]}"\n')
+    replay(meshnet, "--profile", profile)
+    profile.write_text(f'realm = "lab"\noperator = "{EXPECTED["nodes"]["alpha"]}"\n')
+    meshnet("audit", "replay", "--from", HISTORY, "--profile", profile, code=3)
+
+
+def test_a_profile_with_an_unknown_member_is_refused_by_name(meshnet):
+    (meshnet.home / "p.toml").write_text('relm = "lab"\n')
+    assert "relm" in meshnet("recipe", "list", "--profile", "p.toml", code=1).err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("audit", "replay"),
+        ("recipe", "list"),
+        ("recipe", "show", RECIPE),
+        ("recipe", "explain", RECIPE),
+        ("shard", "list"),
+        ("log",),
+    ],
+)
+def test_tables_say_up_to_where_they_speak_and_hold_no_escapes_in_a_pipe(meshnet, command):
+    out = meshnet(*command, "--from", HISTORY).out
+    assert ESCAPE not in out
+    assert "38" in out
+    if command[0] != "log":
+        assert "presence is left out" in out
+    # wider are only lines that hold something to copy whole
+    wide = [line for line in out.splitlines() if len(line) > 80]
+    assert all(re.search("[0-9a-f]{64}|U[A-Z2-7]{55}", line) for line in wide), wide
+
+
+def on_a_terminal(meshnet, *arguments, **env):
+    """The bytes that a command writes to a terminal."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [*MESHNET, *arguments],
+        cwd=meshnet.home,
+        env=meshnet.env | {"TERM": "xterm-256color"} | env,
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        os.close(theirs)
+        said = b""
+        while True:
+            try:
+                chunk = os.read(ours, 65536)
+            except OSError:  # the terminal's other end is closed
+                break
+            if not chunk:
+                break
+            said += chunk
+        process.wait(timeout=30)
+    os.close(ours)
+    return said.decode()
+
+
+def test_a_terminal_gets_colours_unless_no_color_is_set(meshnet):
+    command = ("recipe", "list", "--from", str(HISTORY))
+    assert ESCAPE in on_a_terminal(meshnet, *command)
+    plain = on_a_terminal(meshnet, *command, NO_COLOR="1")
+    assert f"{ESCAPE}[38" not in plain
+    assert "✕ revoked" in plain
+
+
+def test_a_reader_that_has_had_enough_is_no_error(meshnet):
+    with subprocess.Popen(
+        [*MESHNET, "schema", "export"],
+        env=meshnet.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait(timeout=30) == 141
+
+
+def test_a_label_cannot_steer_the_terminal_of_who_lists_it(meshnet):
+    lab = Scenario()
+    lab.enrol("evil", label=f"{ESCAPE}[2J{ESCAPE}[31mowned")
+    path = meshnet.home / "evil.ndjson"
+    path.write_bytes(b"".join(write_records(lab.records)))
+    out = meshnet("audit", "replay", "--from", path).out
+    assert "owned" in out
+    assert ESCAPE not in out
+
+
+def test_ndjson_is_one_row_a_line(meshnet):
+    rows = meshnet("recipe", "list", "--from", HISTORY, "-o", "ndjson").out.splitlines()
+    assert {json.loads(row)["recipe_key"]: json.loads(row)["status"] for row in rows} == EXPECTED[
+        "recipes"
+    ]
+
+
+def test_exported_schemas_are_the_committed_ones(meshnet):
+    meshnet("schema", "export", "--dir", "schemas")
+    committed = Path(__file__).parents[2] / "docs" / "reference" / "schemas"
+    written = {path.name: path.read_bytes() for path in (meshnet.home / "schemas").iterdir()}
+    assert written == {path.name: path.read_bytes() for path in committed.iterdir()}
+    whole = meshnet("schema", "export").json
+    assert whole == {name: json.loads(content) for name, content in written.items()}

@@ -1,0 +1,115 @@
+"""`meshnet up`: what it leaves behind, and what it refuses to go on with."""
+
+import shutil
+import signal
+import time
+import tomllib
+
+import pytest
+
+from cli_kit import end
+
+
+@pytest.fixture(autouse=True)
+def _server(require):
+    require("nats-server")
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_what_was_stated_before_it_was_stopped_is_there_when_it_is_up_again(meshnet, how):
+    said, process = meshnet.up("--realm", "lab")
+    try:
+        assert said["is_new"]
+        key = meshnet("node", "init", "--dir", "a", "--label", "alpha", "-o", "json").json["node"]
+        meshnet("admin", "node", "enrol", "a")
+    finally:
+        assert end(process, how) == 0
+    assert "down at sequence 2" in (meshnet.home / "up.err").read_text()
+
+    again, process = meshnet.up()
+    try:
+        same = ("realm", "operator", "server", "profile", "views")
+        assert [again[name] for name in same] == [said[name] for name in same]
+        assert (again["is_new"], again["sequence"]) == (False, 2)
+        nodes = meshnet("audit", "replay", "-o", "json").json["nodes"]
+        assert [(node["node"], node["label"]) for node in nodes] == [(key, "alpha")]
+    finally:
+        assert end(process, how) == 0
+
+
+def test_the_operators_seed_is_readable_by_its_owner_alone_and_the_profile_does_not_hold_it(
+    meshnet,
+):
+    said, process = meshnet.up()
+    end(process)
+    key_file = meshnet.home / "realm" / "operator.key"
+    assert key_file.stat().st_mode & 0o777 == 0o600
+    profile = (meshnet.home / "realm" / "profile.toml").read_text()
+    assert key_file.read_text().strip() not in profile
+    assert tomllib.loads(profile)["operator"] == said["operator"]
+
+
+def test_a_person_is_told_the_operator_key_on_one_line_and_what_to_try_next(meshnet):
+    process = meshnet.start("up", "--dir", "a-realm-in-a-folder-with-a-rather-long-name")
+    out = meshnet.home / "up.out"
+    try:
+        for _ in range(1000):
+            if "Ctrl-C stops it" in out.read_text():
+                break
+            assert process.poll() is None
+            time.sleep(0.02)
+    finally:
+        end(process)
+    (line,) = [line for line in out.read_text().splitlines() if line.startswith("operator key ")]
+    assert len(line) == len("operator key ") + 56
+    assert "meshnet node init" in out.read_text()
+
+
+def test_a_second_one_in_the_same_directory_is_refused_while_the_first_is_up(meshnet):
+    _, process = meshnet.up()
+    try:
+        refused = meshnet("up", "--dir", "realm", code=1)
+        assert "another process runs a server" in refused.err
+    finally:
+        assert end(process) == 0
+
+
+def test_a_lost_stream_ends_it_with_a_verification_failure_instead_of_a_new_realm(meshnet):
+    _, process = meshnet.up()
+    end(process)
+    shutil.rmtree(meshnet.home / "realm" / "nats" / "jetstream")
+    refused = meshnet("up", "--dir", "realm", code=3)
+    assert "there is no stream" in refused.err
+    assert "views" in refused.err
+
+
+def test_a_directory_is_one_realms_and_a_profile_is_not_written_over(meshnet):
+    _, process = meshnet.up("--realm", "lab")
+    end(process)
+    assert (
+        "holds the realm 'lab'" in meshnet("up", "--dir", "realm", "--realm", "other", code=2).err
+    )
+    profile = meshnet.env["MESHNET_PROFILE"]
+    refused = meshnet("up", "--dir", "elsewhere", "--profile", profile, code=1)
+    assert "not written over" in refused.err
+    assert not (meshnet.home / "elsewhere").exists()
+
+
+def test_a_bad_policy_or_name_makes_nothing(meshnet):
+    refused = meshnet("up", "--dir", "realm", "--min-certifying-nodes", 1, code=2)
+    assert "min_certifying_nodes" in refused.err
+    assert "'Lab'" in meshnet("up", "--dir", "realm", "--realm", "Lab", code=2).err
+    assert not (meshnet.home / "realm").exists()
+
+
+def test_a_realm_without_views_is_read_from_its_stream(meshnet):
+    said, process = meshnet.up()
+    try:
+        meshnet.env.pop("MESHNET_PROFILE")
+        where = ("--realm", said["realm"], "--server", said["server"])
+        shown = meshnet("recipe", "list", *where).out
+        assert "folded from nats://" in shown
+        other = ("--operator", "UBXWRLTRLWV6NZAAANGQJX35J3BVOVSHHGW2PJVNVW7T7QXTW5HBP4T2")
+        assert said["operator"] in meshnet("recipe", "list", *where, *other, code=3).err
+    finally:
+        assert end(process) == 0
