@@ -45,6 +45,7 @@ _PORT_ATTEMPTS = 4
 _READY_TIMEOUT_S = 15.0
 _STOP_TIMEOUT_S = 5.0
 _POLL_S = 0.01
+_WATCH_S = 0.25
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -166,6 +167,13 @@ class LocalServer:
                     await anyio.sleep(_POLL_S)
         finally:
             self.kill()
+
+    async def ended(self) -> int:
+        """Wait until the server has ended without being told to; its exit code."""
+        process = self._running()
+        while (code := process.poll()) is None:  # noqa: ASYNC110 - a process sets no event
+            await anyio.sleep(_WATCH_S)
+        return code
 
     def kill(self) -> None:
         """End it at once, as a crash would (SIGKILL)."""

@@ -62,6 +62,7 @@ _KNOWN: dict[str, tuple[int, str]] = {
     "meshnet_bus.stream.StreamDrift": (VERIFICATION_FAILED, ""),
     "meshnet_bus.stream.RealmExists": (FAILED, ""),
     "meshnet_bus.publisher.KeyInUse": (FAILED, ""),
+    "meshnet_bus.publisher.PlaceLost": (FAILED, ""),
     "meshnet_bus.publisher.NotAcknowledged": (
         UNREACHABLE,
         "look with `meshnet log` whether it was stored before stating it again",

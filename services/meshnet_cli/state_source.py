@@ -8,14 +8,12 @@ Whichever it was, the `Known` says so and up to which sequence it goes. Presence
 left out of all of them. A root of trust that was named is checked in each.
 """
 
-import sqlite3
 import time
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import anyio
-import msgspec
 from msgspec import Struct
 
 from meshnet_auditor.replay import replay
@@ -32,7 +30,7 @@ from meshnet_tracker.registry.fold import Fold
 from meshnet_tracker.registry.rows import RefusedRecord
 from meshnet_tracker.registry.state import State
 from meshnet_tracker.verification import Verifier
-from meshnet_tracker.views import Views
+from meshnet_tracker.views import Views, peek
 
 CLIENT_NAME = "meshnet-cli"
 _VIEWS_PATIENCE_S = 5.0
@@ -142,9 +140,10 @@ async def _fold_stream(settings: Settings, stop: Stop, refusal_at: int, meter: M
 
 
 async def _load_views(path: Path, settings: Settings, sequence: int) -> Known:
-    realm = settings.realm or _realm_of_views(path)
-    async with Views.open(path, realm) as views:
+    seen = peek(path)
+    async with Views.open(path, settings.realm or (seen.realm if seen else "")) as views:
         state = (await views.load()).state
+        refusal = await views.refusal(sequence)
     root = state.realm.root if state.realm else None
     if settings.operator is not None and root not in {None, settings.operator}:
         raise CliError(
@@ -152,46 +151,19 @@ async def _load_views(path: Path, settings: Settings, sequence: int) -> Known:
             "these are views of another realm, or the operator key is not its creator's",
             code=VERIFICATION_FAILED,
         )
-    return Known(state, f"views {path}", _refusal_in_views(path, sequence))
+    return Known(state, f"views {path}", refusal)
 
 
 def _reaches(path: Path, sequence: int) -> bool:
     """Whether the views have come to `sequence`, or do so while we wait for their projector."""
     deadline = time.monotonic() + _VIEWS_PATIENCE_S
-    while True:
-        row = _one(path, "select sequence from position")
-        if row is None:
-            return False
-        if int(row[0]) >= sequence:
+    while (seen := peek(path)) is not None:
+        if seen.sequence >= sequence:
             return True
         if time.monotonic() > deadline:
             return False
         time.sleep(_POLL_S)
-
-
-def _realm_of_views(path: Path) -> str:
-    row = _one(path, "select realm from position")
-    return str(row[0]) if row else ""
-
-
-def _refusal_in_views(path: Path, sequence: int) -> RefusedRecord | None:
-    row = _one(path, "select row from refusals where sequence = ?", sequence)
-    return msgspec.json.decode(str(row[0]), type=RefusedRecord) if row else None
-
-
-def _one(path: Path, query: str, *values: int) -> tuple[int | str, ...] | None:
-    """The first row, read beside the projector that writes; None where there is none."""
-    try:
-        db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
-    except sqlite3.Error as error:
-        raise CliError(f"cannot open {path}: {error}") from error
-    try:
-        row: tuple[int | str, ...] | None = db.execute(query, values).fetchone()
-    except sqlite3.Error:
-        return None  # no views: `Views.open` says so better
-    finally:
-        db.close()
-    return row
+    return False
 
 
 def _prefix(records: Iterable[Record], stop: Stop) -> Iterator[Record]:

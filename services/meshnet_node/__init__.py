@@ -6,4 +6,6 @@
     capability        what a doctor's forward proved, as a report
     admission         does the report cover what is about to be registered?
     testing           explicit validators, for tests
+
+It leans on the bus and the contract, and never on a tracker.
 """

@@ -65,6 +65,26 @@ class Loaded(Struct, frozen=True):
     position: FoldedPosition | None
 
 
+class Peek(Struct, frozen=True):
+    """What a file of views holds, and up to which sequence."""
+
+    realm: str
+    sequence: int
+
+
+def peek(path: Path) -> Peek | None:
+    """Look at the position in `path`, beside whoever writes it; None when it holds no views."""
+    try:
+        db = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+        try:
+            row = db.execute("select realm, sequence from position").fetchone()
+        finally:
+            db.close()
+    except sqlite3.Error:
+        return None
+    return None if row is None else Peek(*row)
+
+
 class Views:
     """One tracker's SQLite file for one realm."""
 

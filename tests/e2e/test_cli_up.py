@@ -1,9 +1,11 @@
 """`meshnet up`: what it leaves behind, and what it refuses to go on with."""
 
+import os
 import shutil
 import signal
 import time
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -113,3 +115,24 @@ def test_a_realm_without_views_is_read_from_its_stream(meshnet):
         assert said["operator"] in meshnet("recipe", "list", *where, *other, code=3).err
     finally:
         assert end(process) == 0
+
+
+def test_it_does_not_stay_up_without_its_server(meshnet):
+    said, process = meshnet.up()
+    port = said["server"].rpartition(":")[2]
+    servers = [
+        int(entry.name)
+        for entry in Path("/proc").iterdir()
+        if entry.name.isdecimal() and _parent(entry) == process.pid
+    ]
+    assert len(servers) == 1, f"one child listens on {port}"
+    os.kill(servers[0], signal.SIGKILL)
+    assert process.wait(timeout=20) == 1
+    assert "nats-server ended by itself" in (meshnet.home / "up.err").read_text()
+
+
+def _parent(entry):
+    try:
+        return int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:  # it has ended meanwhile
+        return None

@@ -137,6 +137,7 @@ async def _up(request: _Request) -> None:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(_stop_on, signals, tasks.cancel_scope)
                     tasks.start_soon(projector.run)
+                    tasks.start_soon(_watch, server)
                     await _caught_up(projector)
                     profile = Profile(
                         realm=realm,
@@ -198,6 +199,15 @@ async def _stop_on(signals: AsyncIterator[signal.Signals], scope: anyio.CancelSc
     async for _ in signals:
         scope.cancel()
         return
+
+
+async def _watch(server: LocalServer) -> None:
+    """Without its server there is no realm to be up."""
+    code = await server.ended()
+    raise CliError(
+        f"nats-server ended by itself (exit code {code})",
+        f"its last words are in {server.log}; `meshnet up` goes on from what it stored",
+    )
 
 
 async def _caught_up(projector: Projector) -> None:

@@ -86,7 +86,8 @@ class State:
         self.live_claims: dict[str, dict[tuple[str, str], Claim]] = {}
         self.refused_pairs: dict[str, set[tuple[str, str]]] = {}
         self._handshakes_of: dict[str, set[tuple[str, str, str]]] = {}
-        self._evidence_of: dict[str, set[str]] = {}
+        self._live_of: dict[str, dict[str, Claim]] = {}
+        self._evidence_of: dict[tuple[str, str], set[str]] = {}
 
     def take_changes(self) -> Changes:
         """What changed since this was last called."""
@@ -119,6 +120,10 @@ class State:
         """Whether this boot was current once and is no longer."""
         boots = self.boots.get(node)
         return boots is not None and boot_id in boots
+
+    def any_live_claim(self, node: str) -> Claim | None:
+        """Some live claim of `node`: all are on one host while it is in no conflict."""
+        return next(iter(self._live_of.get(node, {}).values()), None)
 
     def all_claims(self) -> Iterator[Claim]:
         """Every claim, ended and refused ones included."""
@@ -160,8 +165,9 @@ class State:
             self._drop_handshake(key)
         for session, epoch in self.attestations.pop(node, ()):
             self.changes.attestations.add((node, session, epoch))
-        for digest in tuple(self._evidence_of.get(node, ())):
-            self.drop_evidence(digest)
+        for shard_id in self.claims.get(node, ()):
+            for digest in tuple(self._evidence_of.get((node, shard_id), ())):
+                self.drop_evidence(digest)
 
     # -- claims and recipes ----------------------------------------------------------------------
 
@@ -179,18 +185,20 @@ class State:
             if live is None:
                 live = self.live_claims[recipe_key] = {}
             live[key] = claim
+            held = self._live_of.get(claim.node)
+            if held is None:
+                held = self._live_of[claim.node] = {}
+            held[claim.shard_id] = claim
 
     def end_claim(self, claim: Claim, status: ClaimStatus, cause: Cause) -> None:
         """A live claim ends; pending evidence that names it is void."""
         key = (claim.node, claim.shard_id)
         if claim.identity is not None:
             del self.live_claims[claim.identity.recipe_key][key]
-        for digest in self._evidence_of.get(claim.node, ()):
+            del self._live_of[claim.node][claim.shard_id]
+        for digest in self._evidence_of.get(key, ()):
             evidence = self.evidence[digest]
-            if evidence.void is None and any(
-                hop.node == claim.node and hop.shard_id == claim.shard_id
-                for hop in evidence.participants
-            ):
+            if evidence.void is None:
                 self.void_evidence(evidence, VOID_CLAIM_ENDED)
         self.set_claim_status(claim, status, cause)
         claim.ended_sequence = cause.sequence
@@ -203,10 +211,9 @@ class State:
         self.changes.claims.add((claim.node, claim.shard_id))
 
     def end_claims(self, node: str, status: ClaimStatus, cause: Cause) -> None:
-        """End every live claim of `node`."""
-        for claim in self.claims.get(node, {}).values():
-            if claim.status == "live":
-                self.end_claim(claim, status, cause)
+        """End every live claim of `node`, by shard id: rows that were read back have no order."""
+        for _, claim in sorted(self._live_of.get(node, {}).items()):
+            self.end_claim(claim, status, cause)
 
     def put_recipe(self, recipe: Recipe, cause: Cause) -> None:
         """A recipe becomes known."""
@@ -275,7 +282,8 @@ class State:
         self.evidence[evidence.evidence_digest] = evidence
         self.changes.evidence.add(evidence.evidence_digest)
         for hop in evidence.participants:
-            self._evidence_of.setdefault(hop.node, set()).add(evidence.evidence_digest)
+            key = (hop.node, hop.shard_id)
+            self._evidence_of.setdefault(key, set()).add(evidence.evidence_digest)
 
     def void_evidence(self, evidence: Evidence, why: str) -> None:
         """The evidence will certify nothing, whoever attests it."""
@@ -289,8 +297,11 @@ class State:
             return
         self.changes.evidence.add(digest)
         for hop in evidence.participants:
-            if digests := self._evidence_of.get(hop.node):
+            key = (hop.node, hop.shard_id)
+            if digests := self._evidence_of.get(key):
                 digests.discard(digest)
+                if not digests:
+                    del self._evidence_of[key]
 
     # -- what is appended ------------------------------------------------------------------------
 

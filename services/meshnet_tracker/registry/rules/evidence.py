@@ -194,17 +194,11 @@ def _equivocation(
     if earlier is not None and earlier.void is None:
         state.void_evidence(earlier, why)
     other = state.evidence.get(digest)
-    if other is None and not _was_certified(state, evidence, digest):
+    if other is None:  # not certified either: that would have taken this node's word
         state.put_evidence(other := _pending(evidence, digest, key, cause))
-    if other is not None and other.void is None:
+    if other.void is None:
         state.void_evidence(other, why)
     return rejected(reasons.EVIDENCE_EQUIVOCATION, f"attested {before} before; now {digest}")
-
-
-def _was_certified(state: State, evidence: facts.Evidence, digest: str) -> bool:
-    """Whether every participant attested it, so that it is not kept any more."""
-    session = (evidence.route_session_id, evidence.route_epoch)
-    return all(state.attestations.get(hop.node, {}).get(session) == digest for hop in evidence.hops)
 
 
 def _pending(evidence: facts.Evidence, digest: str, key: str, cause: Cause) -> Evidence:

@@ -64,7 +64,7 @@ def reinstated(state: State, fact: NodeReinstated, cause: Cause) -> Outcome:
         return NOOP
     before = row.status
     row.suspended = row.conflict = False
-    for claim in state.claims.get(fact.node, {}).values():
+    for _, claim in sorted(state.claims.get(fact.node, {}).items()):
         if claim.status == "live":
             state.end_claim(claim, "superseded", cause)
         elif claim.status == "suspended":

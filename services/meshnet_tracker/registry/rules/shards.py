@@ -101,21 +101,20 @@ def _find_conflict(state: State, row: Node, fact: ShardRegistered, cause: Cause)
     """A key that speaks from two hosts was copied."""
     if row.conflict:
         return
-    for claim in state.claims.get(row.node, {}).values():
-        if claim.status == "live" and claim.host.id != fact.host.id:
-            before = row.status
-            state.touch_node(row.node).conflict = True
-            if row.status != before:
-                state.record(
-                    "node",
-                    row.node,
-                    before,
-                    row.status,
-                    cause,
-                    f"registered from host {fact.host.id[:12]} while {claim.shard_id} was live on "
-                    f"host {claim.host.id[:12]}",
-                )
-            return
+    claim = state.any_live_claim(row.node)
+    if claim is None or claim.host.id == fact.host.id:
+        return
+    before = row.status
+    state.touch_node(row.node).conflict = True
+    if row.status != before:
+        state.record(
+            "node",
+            row.node,
+            before,
+            row.status,
+            cause,
+            f"registered from host {fact.host.id[:12]} while live on host {claim.host.id[:12]}",
+        )
 
 
 def _not_admitted(
