@@ -612,6 +612,4 @@ class Scenario:
 
     def void(self) -> dict[str, bool]:
         """Evidence that is kept, by session: whether it is void."""
-        return {
-            one.route_session_id: one.void is not None for one in self.state.evidence.values()
-        }
+        return {one.route_session_id: one.void is not None for one in self.state.evidence.values()}

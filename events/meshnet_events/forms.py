@@ -11,6 +11,7 @@ within ±(2^53-1).
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Annotated, Any, NoReturn
 
 import msgspec
@@ -19,6 +20,7 @@ from msgspec import Meta, Struct
 from meshnet_events.keys import decode_public
 
 MAX_INTEGER = 2**53 - 1
+_REMEMBERED = 8_192
 
 DIGEST_PATTERN = "[0-9a-f]{64}"
 UUID_PATTERN = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
@@ -50,10 +52,18 @@ PublicKey = Annotated[
 JsonObject = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "object"})]
 
 is_digest = re.compile(DIGEST_PATTERN).fullmatch
-is_uuid = re.compile(UUID_PATTERN).fullmatch
-is_shard_id = re.compile(SHARD_ID_PATTERN).fullmatch
-is_endpoint = re.compile(ENDPOINT_PATTERN).fullmatch
 are_digests = re.compile(f"(?:{DIGEST_PATTERN})*").fullmatch
+
+
+def _recurring(pattern: str) -> Callable[[str], bool]:
+    """The check for a form whose texts come again and again: looking one up is cheaper."""
+    match = re.compile(pattern).fullmatch
+    return lru_cache(_REMEMBERED)(lambda text: match(text) is not None)
+
+
+is_uuid = _recurring(UUID_PATTERN)
+is_shard_id = _recurring(SHARD_ID_PATTERN)
+is_endpoint = _recurring(ENDPOINT_PATTERN)
 
 
 def is_key(text: str) -> bool:

@@ -45,12 +45,12 @@ class Screened(Struct, frozen=True):
 def follow(head: ChainHead, event: Event) -> ChainHead | Refusal:
     """Step 7: the chain's head after `event`, or why it is not the issuer's next one."""
     expected = head.issuerseq + 1
+    if event.issuerseq == expected and event.prev == head.digest:
+        return ChainHead(event.issuerseq, event.digest)
     if event.issuerseq < expected:
         return Refusal(
             REPLAYED, f"issuerseq is {event.issuerseq}; the chain is at {head.issuerseq}"
         )
     if event.issuerseq != expected:
         return Refusal(BROKEN_CHAIN, f"issuerseq is {event.issuerseq}; expected {expected}")
-    if event.prev != head.digest:
-        return Refusal(BROKEN_CHAIN, f"prev is {event.prev}; the chain is at {head.digest}")
-    return ChainHead(event.issuerseq, event.digest)
+    return Refusal(BROKEN_CHAIN, f"prev is {event.prev}; the chain is at {head.digest}")

@@ -24,7 +24,8 @@ from meshnet_events.screened import Screened
 from meshnet_tracker.registry.fold import Fold
 from meshnet_tracker.registry.state import State
 
-SLICE = 2_000
+SLICE = 2_048
+BATCH = 64
 Of = Literal["mix", "registrations"]
 
 
@@ -83,8 +84,8 @@ def _records(
 
 
 def _fold(fold: Fold, records: list[Record], *, verify: bool) -> None:
-    for record in records:
-        fold.apply(record, verify=verify)
+    for at in range(0, len(records), BATCH):
+        fold.apply_all(records[at : at + BATCH], verify=verify)
     fold.state.take_changes()
 
 
