@@ -29,10 +29,9 @@ from meshnet_events.forms import (
     ShortText,
     Text,
     Uuid,
-    are_digests,
     explain,
-    is_digest,
     is_endpoint,
+    is_hex,
     is_key,
     is_object,
     is_shard_id,
@@ -62,7 +61,7 @@ class Fingerprint(Part, frozen=True, kw_only=True):
     runtime_recipe_digest: Digest
 
     def __post_init__(self) -> None:
-        if not are_digests(self.model_artifact_digest + self.runtime_recipe_digest):
+        if not is_hex(self.model_artifact_digest + self.runtime_recipe_digest):
             explain(self)
 
 
@@ -91,7 +90,7 @@ class Host(Part, frozen=True, kw_only=True):
     source: Literal["machine-id", "declared"]
 
     def __post_init__(self) -> None:
-        if not is_digest(self.id):
+        if not is_hex(self.id):
             explain(self)
 
 
@@ -117,9 +116,7 @@ class Capability(Part, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if not (
-            are_digests(
-                self.model_artifact_digest + self.output_digest + self.runtime_recipe_digest
-            )
+            is_hex(self.model_artifact_digest + self.output_digest + self.runtime_recipe_digest)
         ):
             explain(self)
 
@@ -162,7 +159,7 @@ class Evidence(Part, frozen=True, kw_only=True):
             self.runtime_recipe_digest,
             *self.seams,
         )
-        if not are_digests("".join(digests)):
+        if not is_hex("".join(digests)):
             explain(self)
 
 
@@ -223,7 +220,7 @@ class RealmContinued(Fact, frozen=True, kw_only=True):
     stream_created: Text
 
     def __post_init__(self) -> None:
-        if not is_digest(self.log_root):
+        if not is_hex(self.log_root):
             explain(self)
 
 
@@ -349,7 +346,7 @@ class ForwardAttested(Fact, frozen=True, kw_only=True):
     out_digest: Digest
 
     def __post_init__(self) -> None:
-        if not are_digests(self.in_digest + self.out_digest):
+        if not is_hex(self.in_digest + self.out_digest):
             explain(self)
 
 
@@ -361,7 +358,7 @@ class RecipeRevoked(Fact, frozen=True, kw_only=True):
     recipe_key: Digest
 
     def __post_init__(self) -> None:
-        if not is_digest(self.recipe_key):
+        if not is_hex(self.recipe_key):
             explain(self)
 
 
@@ -373,7 +370,7 @@ class RecipeReinstated(Fact, frozen=True, kw_only=True):
     recipe_key: Digest
 
     def __post_init__(self) -> None:
-        if not is_digest(self.recipe_key):
+        if not is_hex(self.recipe_key):
             explain(self)
 
 

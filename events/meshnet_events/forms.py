@@ -51,8 +51,13 @@ PublicKey = Annotated[
 ]
 JsonObject = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "object"})]
 
-is_digest = re.compile(DIGEST_PATTERN).fullmatch
-are_digests = re.compile(f"(?:{DIGEST_PATTERN})*").fullmatch
+
+def is_hex(text: str) -> bool:
+    """Whether `text` is lower-case hex, of any even length: digests joined, say."""
+    try:
+        return bytes.fromhex(text).hex() == text
+    except ValueError:
+        return False
 
 
 def _recurring(pattern: str) -> Callable[[str], bool]:
@@ -79,7 +84,7 @@ def is_object(raw: msgspec.Raw) -> bool:
 # What a member of this name must look like, in whatever struct it stands.
 _Form = tuple[Callable[[Any], object], str]
 _KEY: _Form = (is_key, "an NKey user public key (U…)")
-_HEX: _Form = (is_digest, "64 lower-case hex")
+_HEX: _Form = (is_hex, "64 lower-case hex")
 _FORMS: dict[str, _Form] = {
     "boot_id": (is_uuid, "a UUID"),
     "endpoint": (is_endpoint, "grpc://host:port or grpcs://host:port"),
@@ -96,7 +101,7 @@ _FORMS: dict[str, _Form] = {
     "peer_boot_id": (is_uuid, "a UUID"),
     "recipe_key": _HEX,
     "runtime_recipe_digest": _HEX,
-    "seams": (lambda seams: are_digests("".join(seams)), "64 lower-case hex each"),
+    "seams": (lambda seams: is_hex("".join(seams)), "64 lower-case hex each"),
     "shard_id": (is_shard_id, SHARD_ID_PATTERN),
 }
 

@@ -39,6 +39,7 @@ from meshnet_events.envelope import (
 from meshnet_events.facts import ShardRegistered
 from meshnet_events.forms import DIGEST_PATTERN, KEY_PATTERN
 from meshnet_events.keys import decode_public
+from meshnet_events.reasons import Refusal
 from meshnet_events.screened import Event, Screened
 from meshnet_events.upcast import READABLE, upcast
 
@@ -97,7 +98,7 @@ class Gate:
         screened = self._plainly_good(body, subject)
         if screened is None:
             screened = diagnose(body, subject, self.realm)
-            self._remember(screened)
+            self._remember(screened.result)
         return screened
 
     def _plainly_good(self, body: bytes, subject: str) -> Screened | None:
@@ -107,7 +108,7 @@ class Gate:
         if envelope is None or not body.startswith(_OPENING) or len(body) > MAX_BODY:
             return None
         issuer_bytes, issuerseq, prev, type_bytes, signature = envelope.groups()
-        issuer = self._issuers.get(issuer_bytes)
+        issuer = self._issuers.get(issuer_bytes) or self._meet(issuer_bytes)
         known = _DECODERS.get(type_bytes)
         if issuer is None or known is None or subject != issuer.subject:
             return None
@@ -137,24 +138,26 @@ class Gate:
             signature,
         )
 
-    def _remember(self, screened: Screened) -> None:
-        """Keep what a sound event showed, so that the next like it is plainly good."""
-        event = screened.result
-        if not isinstance(event, Event):
-            return
-        if len(self._issuers) >= _MAX_ISSUERS or self._identity_bytes >= _MAX_IDENTITY_BYTES:
+    def _meet(self, issuer: bytes) -> _Issuer | None:
+        """Work out what goes with a key that was not seen before, if it is one."""
+        text = issuer.decode("ascii")
+        public = decode_public(text)
+        if public is None:
+            return None
+        if len(self._issuers) >= _MAX_ISSUERS:
             self._issuers.clear()
+        known = _Issuer(text, public, subjects.event(self.realm, text))
+        self._issuers[issuer] = known
+        return known
+
+    def _remember(self, event: Event | Refusal) -> None:
+        """Keep the identity block of a sound registration: the next like it is plainly good."""
+        if isinstance(event, Refusal) or not isinstance(event.data, ShardRegistered):
+            return
+        identity = bytes(event.data.identity)
+        if self._identity_bytes + len(identity) > _MAX_IDENTITY_BYTES:
             self._identities.clear()
             self._identity_bytes = 0
-        public = decode_public(event.issuer)
-        if public is not None:
-            self._issuers[event.issuer.encode()] = _Issuer(
-                event.issuer,
-                public,
-                subjects.event(self.realm, event.issuer),
-            )
-        if isinstance(event.data, ShardRegistered):
-            identity = bytes(event.data.identity)
-            if identity not in self._identities:
-                self._identities.add(identity)
-                self._identity_bytes += len(identity)
+        if identity not in self._identities:
+            self._identities.add(identity)
+            self._identity_bytes += len(identity)
