@@ -56,14 +56,14 @@ _PREFIX = b"DSSEv1 %d %b " % (len(EVENT_PAYLOAD_TYPE), EVENT_PAYLOAD_TYPE)
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
-class ChainHead(Struct, frozen=True):
+class ChainHead(Struct, frozen=True, gc=False):
     """The last event of one issuer: its number and digest. The next one must follow it."""
 
     issuerseq: int = 0
     digest: str = GENESIS
 
 
-class SignedEvent(Struct, frozen=True):
+class SignedEvent(Struct, frozen=True, gc=False):
     """An event ready to publish, and the head its chain has after it."""
 
     body: bytes

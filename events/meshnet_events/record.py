@@ -3,7 +3,7 @@
 from msgspec import Struct
 
 
-class Record(Struct, frozen=True):
+class Record(Struct, frozen=True, gc=False):
     """What one stream sequence holds.
 
     `time_ns` is the broker's clock in nanoseconds since the epoch. It may step back when a leader

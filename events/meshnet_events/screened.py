@@ -10,7 +10,7 @@ from meshnet_events.keys import signature_is_valid
 from meshnet_events.reasons import BAD_SIGNATURE, BROKEN_CHAIN, REPLAYED, Refusal
 
 
-class Event(Struct, frozen=True):
+class Event(Struct, frozen=True, gc=False):
     """An event that passed steps 1 to 6; `data` is its fact, or the reason why it holds none."""
 
     issuer: str
@@ -21,7 +21,7 @@ class Event(Struct, frozen=True):
     data: Fact | Refusal
 
 
-class Screened(Struct, frozen=True):
+class Screened(Struct, frozen=True, gc=False):
     """What a message is, provided that `signature` over `signed` is the issuer's.
 
     `public` is None when there is no signature to check: the result stands as it is. `signature`

@@ -29,7 +29,7 @@ from meshnet_tracker.registry.state import Changes, State
 _encode = msgspec.json.Encoder(order="sorted").encode
 
 
-class Chain(Struct, frozen=True):
+class Chain(Struct, frozen=True, gc=False):
     """How far an issuer's chain got."""
 
     digest: str
@@ -37,14 +37,14 @@ class Chain(Struct, frozen=True):
     issuerseq: int
 
 
-class Boot(Struct, frozen=True):
+class Boot(Struct, frozen=True, gc=False):
     """A boot that is history: it must never return."""
 
     boot_id: str
     node: str
 
 
-class Attestation(Struct, frozen=True):
+class Attestation(Struct, frozen=True, gc=False):
     """What a node attested in its current boot for a session and epoch."""
 
     evidence_digest: str
@@ -53,7 +53,7 @@ class Attestation(Struct, frozen=True):
     route_session_id: str
 
 
-class Table(Struct, frozen=True):
+class Table(Struct, frozen=True, gc=False):
     """A table of rows: its key, and further members that are worth a column."""
 
     name: str
@@ -74,7 +74,7 @@ TABLES = (
 )
 
 
-class TableBatch(Struct, frozen=True):
+class TableBatch(Struct, frozen=True, gc=False):
     """What changes in one table: rows to put and keys to remove, each a JSON array."""
 
     table: Table
@@ -82,7 +82,7 @@ class TableBatch(Struct, frozen=True):
     gone: str | None
 
 
-class Batch(Struct, frozen=True):
+class Batch(Struct, frozen=True, gc=False):
     """What one commit writes, besides the position."""
 
     time_ns: int

@@ -57,7 +57,7 @@ NODE_RULES: dict[type[facts.Fact], Rule] = {
 }
 
 
-class Applied(Struct, frozen=True):
+class Applied(Struct, frozen=True, gc=False):
     """What one record did."""
 
     outcome: Outcome

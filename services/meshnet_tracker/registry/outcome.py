@@ -7,7 +7,7 @@ from msgspec import Struct
 from meshnet_events.reasons import Refusal
 
 
-class Outcome(Struct, frozen=True):
+class Outcome(Struct, frozen=True, gc=False):
     """`applied`, `noop`, or `rejected` with one code. `detail` is for people."""
 
     kind: Literal["applied", "noop", "rejected"]

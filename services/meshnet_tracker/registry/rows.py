@@ -2,7 +2,8 @@
 
 The state is exactly these rows: a tracker writes them to SQLite as they are, and reading them back
 gives the same state. Members are in alphabetical order, so that a row has one JSON spelling.
-Rows are mutable: the fold owns them, everyone else only reads.
+Rows are mutable: the fold owns them, everyone else only reads. They hold no cycles, so the garbage
+collector need not look at them (`gc=False`): there are tens of thousands.
 
 Ended and refused claims stay listed (the newest registration of each node and shard id). Rows that
 can no longer change a verdict are dropped: handshake results, attestations and evidence live only
@@ -20,7 +21,7 @@ RecipeStatus = Literal["unknown", "dark", "certified", "revoked"]
 NodeStatus = Literal["enrolled", "not-enrolled", "suspended", "conflict"]
 
 
-class Epoch(Struct, frozen=True):
+class Epoch(Struct, frozen=True, gc=False):
     """A stream that was lost, and where its successor goes on."""
 
     last_sequence: int
@@ -28,7 +29,7 @@ class Epoch(Struct, frozen=True):
     stream_created: str
 
 
-class Realm(Struct):
+class Realm(Struct, gc=False):
     """The realm: its root of trust, who may state operator facts now, and the policy in force."""
 
     created_time_ms: int
@@ -40,7 +41,7 @@ class Realm(Struct):
     root: str
 
 
-class Node(Struct):
+class Node(Struct, gc=False):
     """One key that speaks for a machine. `boot_id` is its current boot, if one has registered."""
 
     node: str
@@ -63,7 +64,7 @@ class Node(Struct):
         return "enrolled" if self.enrolled else "not-enrolled"
 
 
-class Identity(Struct, frozen=True):
+class Identity(Struct, frozen=True, gc=False):
     """What the tracker derived from an identity block."""
 
     artifact_id: str
@@ -79,7 +80,7 @@ class Identity(Struct, frozen=True):
     shard_start: int
 
 
-class Claim(Struct):
+class Claim(Struct, gc=False):
     """A node's newest registration of one shard id. `identity` is None when it had a fault."""
 
     boot_id: str
@@ -105,7 +106,7 @@ class Claim(Struct):
         return self.identity.recipe_key if self.identity else None
 
 
-class Certification(Struct, frozen=True):
+class Certification(Struct, frozen=True, gc=False):
     """The forward that took a recipe out of the dark."""
 
     evidence_digest: str
@@ -116,7 +117,7 @@ class Certification(Struct, frozen=True):
     time_ms: int
 
 
-class Recipe(Struct):
+class Recipe(Struct, gc=False):
     """A fingerprint that an admitted claim made known. `identity` is that claim's block."""
 
     certification: Certification | None
@@ -132,7 +133,7 @@ class Recipe(Struct):
     revoked_reason: str | None = None
 
 
-class Handshake(Struct, frozen=True):
+class Handshake(Struct, frozen=True, gc=False):
     """The newest result that `node` reported about `peer`, both in their current boots."""
 
     accepted: bool
@@ -150,7 +151,7 @@ class Handshake(Struct, frozen=True):
     time_ms: int
 
 
-class Participant(Struct, frozen=True):
+class Participant(Struct, frozen=True, gc=False):
     """A hop of some evidence, by the claim it names."""
 
     boot_id: str
@@ -158,7 +159,7 @@ class Participant(Struct, frozen=True):
     shard_id: str
 
 
-class Evidence(Struct):
+class Evidence(Struct, gc=False):
     """Evidence that is not certified: waiting for attestations, or void for good."""
 
     attested: tuple[str, ...]
@@ -173,7 +174,7 @@ class Evidence(Struct):
     void: str | None = None
 
 
-class Transition(Struct, frozen=True):
+class Transition(Struct, frozen=True, gc=False):
     """A change of a recipe's, node's or shard's status, with the record that caused it."""
 
     cause: str
@@ -186,7 +187,7 @@ class Transition(Struct, frozen=True):
     time_ms: int
 
 
-class RefusedRecord(Struct, frozen=True):
+class RefusedRecord(Struct, frozen=True, gc=False):
     """A record that was rejected: which, and why."""
 
     code: str

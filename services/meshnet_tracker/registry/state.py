@@ -35,7 +35,7 @@ _NO_EVENT = ChainHead()
 VOID_CLAIM_ENDED = "a claim that it names ended"
 
 
-class Cause(Struct, frozen=True):
+class Cause(Struct, frozen=True, gc=False):
     """The record at hand, as far as the rules may know it."""
 
     sequence: int
