@@ -21,6 +21,7 @@ Checking the signature is left to the caller, who may do it in bulk: `Screened.v
 """
 
 import re
+from sys import intern
 
 import msgspec
 from msgspec import Struct
@@ -140,7 +141,7 @@ class Gate:
 
     def _meet(self, issuer: bytes) -> _Issuer | None:
         """Work out what goes with a key that was not seen before, if it is one."""
-        text = issuer.decode("ascii")
+        text = intern(issuer.decode("ascii"))  # looked up as a key, again and again
         public = decode_public(text)
         if public is None:
             return None

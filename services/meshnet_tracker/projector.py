@@ -6,8 +6,10 @@
                                                         commit: one transaction
 
 Folding goes on while a commit is under way; whatever changed meanwhile is written by the next one,
-each row once, however often it changed. Not more than `MAX_AHEAD` records are folded beyond what is
-committed, so memory is bounded. Killed at any point, a projector goes on from the last commit.
+each row once, however often it changed. What arrives live is committed at once. While catching up
+there is no one to see the steps between, so commits are made far apart: after `COMMIT_EVERY` records
+or a second. Not more than `MAX_AHEAD` records are folded beyond what is committed, so memory is
+bounded. Killed at any point, a projector goes on from the last commit.
 """
 
 import anyio
@@ -23,7 +25,9 @@ from meshnet_tracker.snapshot import take_batch
 from meshnet_tracker.verification import Verifier
 from meshnet_tracker.views import Views
 
-MAX_AHEAD = 65_536
+COMMIT_EVERY = 32_768
+MAX_AHEAD = 2 * COMMIT_EVERY
+_COMMIT_AFTER_S = 1.0
 
 
 class Projector:
@@ -93,10 +97,13 @@ class Projector:
                 async for batch in reader.batches():
                     await self._apply(fold, batch)
                     self._folded = reader.folded
-                    self._work.set()
+                    ahead = fold.state.sequence - self.committed
+                    if reader.caught_up or ahead >= COMMIT_EVERY:
+                        self._work.set()
                     await self.reached(self.state.sequence - MAX_AHEAD)
                     await anyio.lowlevel.checkpoint()
-                await self.reached(self.state.sequence)
+                self._work.set()
+                await self.reached(fold.state.sequence)
                 tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             raise _sole(group) from None
@@ -111,9 +118,10 @@ class Projector:
             fold.apply_screened(record, result)
 
     async def _write(self) -> None:
-        """Commit what has changed whenever something has."""
+        """Commit what has changed when told to, and once a second."""
         while True:
-            await self._work.wait()
+            with anyio.move_on_after(_COMMIT_AFTER_S):
+                await self._work.wait()
             self._work = anyio.Event()
             position = self._folded
             if position is None or position.sequence == self.committed:

@@ -11,6 +11,7 @@ one must never return.
 """
 
 from collections.abc import Iterable, Iterator
+from sys import intern
 from typing import Any
 
 from msgspec import Struct, field
@@ -121,9 +122,20 @@ class State:
         boots = self.boots.get(node)
         return boots is not None and boot_id in boots
 
+    def claim(self, node: str, shard_id: str) -> Claim | None:
+        """The newest registration of a node's shard id."""
+        claims = self.claims.get(node)
+        return None if claims is None else claims.get(shard_id)
+
+    def attested(self, node: str, session: str, epoch: int) -> str | None:
+        """The digest of what `node` attested for a session and epoch in its current boot."""
+        words = self.attestations.get(node)
+        return None if words is None else words.get((session, epoch))
+
     def any_live_claim(self, node: str) -> Claim | None:
         """Some live claim of `node`: all are on one host while it is in no conflict."""
-        return next(iter(self._live_of.get(node, {}).values()), None)
+        held = self._live_of.get(node)
+        return next(iter(held.values())) if held else None
 
     def all_claims(self) -> Iterator[Claim]:
         """Every claim, ended and refused ones included."""
@@ -148,6 +160,7 @@ class State:
         """The node's row, to be changed; made if there is none."""
         row = self.nodes.get(node)
         if row is None:
+            node = intern(node)
             row = self.nodes[node] = Node(node)
         self.changes.nodes.add(node)
         return row
@@ -190,6 +203,10 @@ class State:
                 held = self._live_of[claim.node] = {}
             held[claim.shard_id] = claim
 
+    def touch_claim(self, claim: Claim) -> None:
+        """A live claim goes on; neither its recipe nor its range has changed."""
+        self.changes.claims.add((claim.node, claim.shard_id))
+
     def end_claim(self, claim: Claim, status: ClaimStatus, cause: Cause) -> None:
         """A live claim ends; pending evidence that names it is void."""
         key = (claim.node, claim.shard_id)
@@ -231,8 +248,10 @@ class State:
 
     def prove_seams(self, recipe: Recipe, seams: Iterable[int]) -> None:
         """Add seams that a certified forward crossed."""
-        recipe.proven_seams = tuple(sorted({*recipe.proven_seams, *seams}))
-        self.changes.recipes.add(recipe.recipe_key)
+        proven = {*recipe.proven_seams, *seams}
+        if len(proven) > len(recipe.proven_seams):
+            recipe.proven_seams = tuple(sorted(proven))
+            self.changes.recipes.add(recipe.recipe_key)
 
     def clear_proof(self, recipe: Recipe) -> None:
         """Nothing is proven of `recipe` any more; what was pending for it is void."""
@@ -248,13 +267,11 @@ class State:
     def put_handshake(self, handshake: Handshake) -> None:
         """Keep the newest result of this side for this peer, both boots and fingerprint."""
         key = (handshake.node, handshake.peer, handshake.recipe_key)
+        if key not in self.handshakes:
+            self._handshakes_of.setdefault(handshake.node, set()).add(key)
+            self._handshakes_of.setdefault(handshake.peer, set()).add(key)
         self.handshakes[key] = handshake
         self.changes.handshakes.add(key)
-        for node in (handshake.node, handshake.peer):
-            keys = self._handshakes_of.get(node)
-            if keys is None:
-                keys = self._handshakes_of[node] = set()
-            keys.add(key)
         if not handshake.accepted:
             self.refused_pairs.setdefault(handshake.recipe_key, set()).add(key[:2])
         elif pairs := self.refused_pairs.get(handshake.recipe_key):
@@ -284,6 +301,10 @@ class State:
         for hop in evidence.participants:
             key = (hop.node, hop.shard_id)
             self._evidence_of.setdefault(key, set()).add(evidence.evidence_digest)
+
+    def touch_evidence(self, evidence: Evidence) -> None:
+        """Another participant attested it."""
+        self.changes.evidence.add(evidence.evidence_digest)
 
     def void_evidence(self, evidence: Evidence, why: str) -> None:
         """The evidence will certify nothing, whoever attests it."""

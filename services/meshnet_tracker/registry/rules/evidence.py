@@ -23,8 +23,9 @@ the attestations themselves answer a repetition.
 
 import hashlib
 
+import msgspec
+
 from meshnet_events import facts, reasons
-from meshnet_events.envelope import canonical
 from meshnet_events.facts import ForwardAttested, recipe_key
 from meshnet_events.reasons import Refusal
 from meshnet_tracker.registry.outcome import APPLIED, NOOP, Outcome, refused, rejected
@@ -33,13 +34,15 @@ from meshnet_tracker.registry.state import Cause, State
 
 MIN_CERTIFYING_NODES = 2
 
+_encode = msgspec.json.Encoder().encode
 _DIGEST_PREFIX = b'{"body":'
 _DIGEST_SUFFIX = b',"domain":"meshnet.forward-evidence.v1"}'
 
 
 def evidence_digest(evidence: facts.Evidence) -> str:
     """`canonical_sha256({"domain": "meshnet.forward-evidence.v1", "body": evidence})`."""
-    return hashlib.sha256(_DIGEST_PREFIX + canonical(evidence) + _DIGEST_SUFFIX).hexdigest()
+    body = _encode(evidence)  # in order of declaration, which is alphabetical
+    return hashlib.sha256(_DIGEST_PREFIX + body + _DIGEST_SUFFIX).hexdigest()
 
 
 def attested(state: State, fact: ForwardAttested, cause: Cause) -> Outcome:
@@ -61,9 +64,7 @@ def attested(state: State, fact: ForwardAttested, cause: Cause) -> Outcome:
         return refused(refusal)
 
     digest = evidence_digest(evidence)
-    before = state.attestations.get(cause.issuer, {}).get(
-        (evidence.route_session_id, evidence.route_epoch)
-    )
+    before = state.attested(cause.issuer, evidence.route_session_id, evidence.route_epoch)
     pending = state.evidence.get(digest)
     if before is not None and before != digest:
         return _equivocation(state, evidence, digest, before, key, cause)
@@ -71,9 +72,9 @@ def attested(state: State, fact: ForwardAttested, cause: Cause) -> Outcome:
         return NOOP
     state.put_attestation(cause.issuer, evidence.route_session_id, evidence.route_epoch, digest)
     if pending is None:
-        pending = _pending(evidence, digest, key, cause)
+        state.put_evidence(pending := _pending(evidence, digest, key, cause))
     pending.attested = (*pending.attested, cause.issuer)
-    state.put_evidence(pending)
+    state.touch_evidence(pending)
     if len(pending.attested) < len(evidence.hops):
         return APPLIED
     if refusal := _short_of_policy(state, evidence):
@@ -140,7 +141,7 @@ def _broken_hop(state: State, key: str, fact: ForwardAttested, issuer: str) -> R
     if not 0 <= fact.hop < len(hops) or hops[fact.hop].node != issuer:
         return Refusal(reasons.EVIDENCE_HOP, f"the issuer is not hop {fact.hop}")
     for index, hop in enumerate(hops):
-        claim = state.claims.get(hop.node, {}).get(hop.shard_id)
+        claim = state.claim(hop.node, hop.shard_id)
         if fault := _fault_of_hop(state, key, hop, claim):
             return Refusal(
                 reasons.EVIDENCE_HOP, f"hop {index} ({hop.node}/{hop.shard_id}): {fault}"

@@ -29,68 +29,37 @@ from meshnet_tracker.registry.state import Cause, State
 def registered(state: State, fact: ShardRegistered, cause: Cause) -> Outcome:
     """A node offers a shard."""
     issuer, boot_id = cause.issuer, fact.boot_id
-    if state.is_superseded(issuer, boot_id):
-        return rejected(STALE_BOOT, f"boot_id {boot_id} was superseded; restart the process")
     row = state.nodes.get(issuer)
+    is_new_boot = row is None or row.boot_id != boot_id
+    if is_new_boot and state.is_superseded(issuer, boot_id):
+        return rejected(STALE_BOOT, f"boot_id {boot_id} was superseded; restart the process")
     if row is None:
         row = state.touch_node(issuer)
-    claims = state.claims.get(issuer, {})
     _find_conflict(state, row, fact, cause)
-    if row.boot_id != boot_id:
+    if is_new_boot:
         state.end_claims(issuer, "superseded", cause)
         state.supersede_boot(row, successor=boot_id)
 
-    block = bytes(fact.identity)
-    identity = state.identities.read(block)
-    refusal = (
-        identity
-        if isinstance(identity, Refusal)
-        else _not_admitted(identity, fact, state.policy, cause.time_ms)
-    )
-    earlier = claims.get(fact.shard_id)
-    if (
-        earlier is not None
-        and earlier.status == "live"
-        and not _updates(earlier, identity, refusal)
-    ):
+    identity = state.identities.read(bytes(fact.identity))
+    if isinstance(identity, Refusal):
+        return _refuse(state, row, fact, cause, None, identity)
+    if refusal := _not_admitted(identity, fact, state.policy, cause.time_ms):
+        return _refuse(state, row, fact, cause, identity, refusal)
+    earlier = state.claim(issuer, fact.shard_id)
+    if earlier is not None and earlier.status == "live":
+        if _is_the_same(earlier, identity):
+            _update(state, earlier, identity, fact, cause)
+            return APPLIED
         state.end_claim(earlier, "superseded", cause)
-    before = "unknown" if earlier is None else earlier.status
-    claim = Claim(
-        boot_id=boot_id,
-        device=fact.device,
-        endpoint=fact.endpoint,
-        host=fact.host,
-        identity=None if isinstance(identity, Refusal) else identity,
-        node=row.node,
-        sequence=cause.sequence,
-        shard_id=fact.shard_id,
-        status="live" if refusal is None else "refused",
-        synthetic=fact.capability.synthetic,
-        time_ms=cause.time_ms,
-        validated_at_ms=fact.capability.validated_at_ms,
-        refusal=None if refusal is None else refusal.code,
-        refusal_detail="" if refusal is None else refusal.detail,
-    )
-    state.put_claim(claim)
-    if before != claim.status:
-        state.record(
-            "shard",
-            f"{issuer}/{fact.shard_id}",
-            before,
-            claim.status,
-            cause,
-            claim.refusal_detail,
-        )
-    if refusal is not None:
-        return refused(refusal)
-    if not isinstance(identity, Refusal) and identity.recipe_key not in state.recipes:
+    _list(state, _claim(row, fact, cause, identity), earlier, cause)
+    if identity.recipe_key not in state.recipes:
         _make_known(state, identity, fact, cause)
     return APPLIED
 
 
 def withdrawn(state: State, fact: ShardWithdrawn, cause: Cause) -> Outcome:
     """A node takes a shard back."""
-    claim = state.claims.get(cause.issuer, {}).get(fact.shard_id)
+    claim = state.claim(cause.issuer, fact.shard_id)
     if claim is None or claim.status != "live" or claim.boot_id != fact.boot_id:
         return NOOP
     state.end_claim(claim, "withdrawn", cause)
@@ -146,15 +115,74 @@ def _not_admitted(
     return None if refusal is None else Refusal(CAPABILITY + refusal.reason, refusal.message)
 
 
-def _updates(earlier: Claim, identity: Identity | Refusal, refusal: Refusal | None) -> bool:
+def _is_the_same(earlier: Claim, identity: Identity) -> bool:
     """Whether fingerprint and range are what they were. The boot is: an older one has ended."""
-    if refusal is not None or earlier.identity is None or isinstance(identity, Refusal):
-        return False
-    return (
-        earlier.identity.recipe_key == identity.recipe_key
-        and earlier.identity.shard_start == identity.shard_start
-        and earlier.identity.shard_end == identity.shard_end
+    was = earlier.identity
+    return was is identity or (
+        was is not None
+        and was.recipe_key == identity.recipe_key
+        and was.shard_start == identity.shard_start
+        and was.shard_end == identity.shard_end
     )
+
+
+def _update(
+    state: State, claim: Claim, identity: Identity, fact: ShardRegistered, cause: Cause
+) -> None:
+    """The claim goes on with what the newer registration says of it."""
+    claim.device = fact.device
+    claim.endpoint = fact.endpoint
+    claim.host = fact.host
+    claim.identity = identity
+    claim.sequence = cause.sequence
+    claim.synthetic = fact.capability.synthetic
+    claim.time_ms = cause.time_ms
+    claim.validated_at_ms = fact.capability.validated_at_ms
+    state.touch_claim(claim)
+
+
+def _refuse(
+    state: State,
+    row: Node,
+    fact: ShardRegistered,
+    cause: Cause,
+    identity: Identity | None,
+    refusal: Refusal,
+) -> Outcome:
+    """The earlier claim of the shard id ends all the same, and the refusal is listed."""
+    earlier = state.claim(row.node, fact.shard_id)
+    if earlier is not None and earlier.status == "live":
+        state.end_claim(earlier, "superseded", cause)
+    claim = _claim(row, fact, cause, identity)
+    claim.status, claim.refusal, claim.refusal_detail = "refused", refusal.code, refusal.detail
+    _list(state, claim, earlier, cause)
+    return refused(refusal)
+
+
+def _claim(row: Node, fact: ShardRegistered, cause: Cause, identity: Identity | None) -> Claim:
+    return Claim(
+        boot_id=fact.boot_id,
+        device=fact.device,
+        endpoint=fact.endpoint,
+        host=fact.host,
+        identity=identity,
+        node=row.node,
+        sequence=cause.sequence,
+        shard_id=fact.shard_id,
+        status="live",
+        synthetic=fact.capability.synthetic,
+        time_ms=cause.time_ms,
+        validated_at_ms=fact.capability.validated_at_ms,
+    )
+
+
+def _list(state: State, claim: Claim, earlier: Claim | None, cause: Cause) -> None:
+    """Put `claim` in the place of `earlier`, which is live no more."""
+    before = "unknown" if earlier is None else earlier.status
+    state.put_claim(claim)
+    if before != claim.status:
+        subject = f"{claim.node}/{claim.shard_id}"
+        state.record("shard", subject, before, claim.status, cause, claim.refusal_detail)
 
 
 def _make_known(state: State, identity: Identity, fact: ShardRegistered, cause: Cause) -> None:
