@@ -87,6 +87,8 @@ def signed_bytes(event: bytes) -> bytes:
 
 def event_digest(signed: bytes) -> str:
     """The event's identity: 64 hex, SHA-256 of its `signed_bytes`."""
+    if len(signed) <= _HASHED_AT_ONCE:
+        return hashlib.sha256(signed).hexdigest()
     # Python lets go of its lock to hash 2,048 bytes or more, and may wait long to have it back
     digest = hashlib.sha256(signed[:_HASHED_AT_ONCE])
     for at in range(_HASHED_AT_ONCE, len(signed), _HASHED_AT_ONCE):

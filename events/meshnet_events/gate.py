@@ -47,6 +47,7 @@ from meshnet_events.upcast import READABLE, upcast
 _OPENING = b'{"event":{"data":'
 _EVENT_AT = len(b'{"event":')
 _DATA_AT = len(_OPENING)
+_AFTER_DATA_OPENS = b'},"id":"'
 _CLOSING_LENGTH = 96
 _MAX_ISSUERS = 65_536
 _MAX_IDENTITY_BYTES = 64 * 2**20
@@ -73,6 +74,16 @@ def _after_data(realm: str) -> re.Pattern[bytes]:
     )
 
 
+def _least_after_data(realm: str) -> int:
+    """The fewest bytes that `_after_data` matches: `data` does not end within them."""
+    key = "U" * 56
+    return len(
+        f',"id":"{"0" * 36}","issuer":"{key}","issuerseq":1,"prev":"{"0" * 64}","realm":"{realm}"'
+        f',"source":"{source(realm, key)}","specversion":"1.0","time":"2026-11-30T13:30:00Z"'
+        f',"type":""}},"sig":"{"A" * 86}"}}'
+    )
+
+
 class _Issuer(Struct, frozen=True):
     text: str
     public: bytes
@@ -90,6 +101,7 @@ class Gate:
         """Raise ValueError when `realm` is no realm's name."""
         self.realm = subjects.check_realm(realm)
         self._after_data = _after_data(realm).fullmatch
+        self._least_after_data = _least_after_data(realm) - len(_AFTER_DATA_OPENS)
         self._issuers: dict[bytes, _Issuer] = {}
         self._identities: set[bytes] = set()
         self._identity_bytes = 0
@@ -104,7 +116,7 @@ class Gate:
 
     def _plainly_good(self, body: bytes, subject: str) -> Screened | None:
         """A body that is beyond doubt but for its signature, else None."""
-        data_end = body.rfind(b'},"id":"') + 1
+        data_end = body.rfind(_AFTER_DATA_OPENS, 0, len(body) - self._least_after_data) + 1
         envelope = self._after_data(body, data_end)
         if envelope is None or not body.startswith(_OPENING) or len(body) > MAX_BODY:
             return None
