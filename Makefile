@@ -3,6 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
 .PHONY: help demo test quick lint format docs bench clean
 
 help: ## list the tasks
@@ -11,6 +12,8 @@ help: ## list the tasks
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Python 3.11 or later is needed; name one: make PYTHON=python3.11"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+		|| { echo "this Python cannot make a venv; on Debian or Ubuntu: apt-get install python3-venv"; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
 
@@ -42,7 +45,8 @@ format: .venv/dev-ready ## put the code into the one format
 	$(BIN)/ruff format .
 
 docs: .venv/dev-ready ## write the generated pages of docs/reference anew
-	$(BIN)/meshnet schema export --dir docs/reference
+	$(BIN)/meshnet schema export --dir docs/reference/schemas
+	$(BIN)/meshnet schema pages --dir docs/reference
 
 bench: .venv/dev-ready ## measure, each figure beside its limit in the same run
 	$(BIN)/meshnet bench fold

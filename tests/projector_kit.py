@@ -10,9 +10,8 @@ import anyio
 from bus_kit import client
 from meshnet_bus.client import closing
 from meshnet_bus.reader import Reader
-from meshnet_cli.bench.mix import REALM, Mix
+from meshnet_cli.bench.mix import REALM
 from meshnet_cli.bench.stream import fresh_mix
-from meshnet_events import subjects
 from meshnet_tracker.projector import Projector
 from meshnet_tracker.registry.fold import Fold
 from meshnet_tracker.registry.state import State
@@ -22,10 +21,10 @@ from meshnet_tracker.views import Views
 NODES = 12
 
 
-def history(count: int, *, seed: int = 3, fresh: bool = True) -> Iterator[tuple[str, bytes]]:
+def history(count: int, *, seed: int = 3) -> Iterator[tuple[str, bytes]]:
     """`count` messages of the mix, with what goes wrong in between: garbage, replays, forgeries."""
     chance = random.Random(seed)
-    mix = fresh_mix(NODES) if fresh else Mix(nodes=NODES, recipes=NODES // 2)
+    mix = fresh_mix(NODES)
     sent: list[tuple[str, bytes]] = []
     for subject, body in mix.events(count):
         roll = chance.random() if sent else 1.0
@@ -90,11 +89,6 @@ async def whole_file(path):
                 [tuple(row) async for row in await db.execute(f"select * from {name}")]
             )
         return dump
-
-
-def subject_of(issuer: str) -> str:
-    """Where an issuer of this realm writes."""
-    return subjects.event(REALM, issuer)
 
 
 async def _main(url: str, path: str) -> None:

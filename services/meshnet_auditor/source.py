@@ -54,10 +54,13 @@ class RecordFile:
         """Look at the first line. Raises `SourceError` when there is no such file or no record."""
         self.path = path
         self.header: Header | None = None
+        self._header_at = 0
         for number, line in self._lines():
             self.header = _header(line)
             if self.header is None:
                 self._parse(number, line)
+            else:
+                self._header_at = number
             break
         else:
             raise SourceError(f"{path} is empty; expected one record a line")
@@ -80,9 +83,8 @@ class RecordFile:
 
     def __iter__(self) -> Iterator[Record]:
         for number, line in self._lines():
-            if number == 1 and self.header is not None:
-                continue
-            yield self._parse(number, line)
+            if number != self._header_at:
+                yield self._parse(number, line)
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
         try:

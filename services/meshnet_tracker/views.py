@@ -247,11 +247,12 @@ class Views:
         await self._db.execute(begin)
         try:
             yield
+            await self._db.execute("commit")
         except BaseException:
             with anyio.CancelScope(shield=True):
-                await self._db.execute("rollback")
+                if self._db.in_transaction:  # SQLite may have rolled back by itself
+                    await self._db.execute("rollback")
             raise
-        await self._db.execute("commit")
 
     async def _one(self, query: str, *values: object) -> tuple[Any, ...] | None:
         async with self._db.execute(query, values) as cursor:

@@ -59,10 +59,10 @@ def test_the_mix_is_what_it_says():
         if record.sequence > opening:
             kinds[record.body.rsplit(b'"type":"io.meshnet.', 1)[1].split(b".v1")[0].decode()] += 1
     share = {kind: count / 8_000 for kind, count in kinds.items()}
-    assert share["handshake.completed"] == pytest.approx(0.40, abs=0.04)
-    assert share["shard.registered"] == pytest.approx(0.30, abs=0.08)
-    assert share["forward.attested"] == pytest.approx(0.20, abs=0.03)
-    assert share["shard.withdrawn"] + share["node.enrolled"] == pytest.approx(0.10, abs=0.02)
+    assert share["handshake.completed"] == pytest.approx(0.40, abs=0.015)
+    assert share["shard.registered"] == pytest.approx(0.30, abs=0.015)
+    assert share["forward.attested"] == pytest.approx(0.20, abs=0.015)
+    assert share["shard.withdrawn"] + share["node.enrolled"] == pytest.approx(0.10, abs=0.015)
     assert fold.state.counts["applied"] > 0.95 * len(records)
     assert any(recipe.status == "certified" for recipe in fold.state.recipes.values())
 

@@ -39,6 +39,9 @@ def test_without_a_first_line_about_the_stream_it_has_no_header(tmp_path):
 
 
 def test_empty_lines_are_passed_over(tmp_path):
+    header = b'{"stream":"MESH_lab","created":"2026-09-21T14:13:20Z"}\n'
+    later = RecordFile(file(tmp_path, "\n", header, line()))
+    assert (later.header.stream, len(list(later))) == ("MESH_lab", 1)
     assert len(list(RecordFile(file(tmp_path, line(), "\n", line(sequence=2), "\n")))) == 2
 
 

@@ -19,6 +19,7 @@ import msgspec
 from meshnet_bus.history import FoldedPosition, record_digest
 from meshnet_cli.bench.mix import REALM, Mix
 from meshnet_cli.bench.result import Result
+from meshnet_cli.errors import CliError
 from meshnet_events.record import Record
 from meshnet_tracker.registry.fold import Fold
 from meshnet_tracker.snapshot import take_batch
@@ -40,12 +41,15 @@ def bench_memory(*, records: int, nodes: int, progress: Callable[[int, int], Non
     ) as child:
         if child.stdin is None or child.stdout is None:
             raise OSError("a process without pipes")
-        for record in Mix(nodes=nodes).records(records):
-            packed = _encode(record)
-            child.stdin.write(_LENGTH.pack(len(packed)) + packed)
-            if record.sequence % BATCH == 0:
-                progress(record.sequence, records)
-        child.stdin.close()
+        try:
+            for record in Mix(nodes=nodes).records(records):
+                packed = _encode(record)
+                child.stdin.write(_LENGTH.pack(len(packed)) + packed)
+                if record.sequence % BATCH == 0:
+                    progress(record.sequence, records)
+            child.stdin.close()
+        except BrokenPipeError:
+            raise CliError(f"the folding process ended early (exit code {child.wait()})") from None
         sizes = msgspec.json.decode(child.stdout.read(), type=list[tuple[int, float]])
     at_registered = next(size for sequence, size in sizes if sequence >= registered)
     settled = next(size for sequence, size in sizes if sequence >= records // 4)

@@ -54,17 +54,18 @@ class Mix:
         self,
         *,
         nodes: int = 1_000,
-        recipes: int = 100,
+        recipes: int | None = None,
         seed: int = 7,
         start_ms: int = START_MS,
         step_ms: int = 5,
     ) -> None:
-        """`nodes` must be at least two a recipe, so that a forward has two participants.
+        """`nodes` must be at least two a recipe: a forward has two participants. 100 recipes, if so.
 
         Time starts at `start_ms` and goes on by `step_ms` an event. For a real stream start now and
         stand still: the broker's clock judges how fresh a proof is.
         """
-        if nodes < 2 * recipes:
+        recipes = min(100, nodes // 2) if recipes is None else recipes
+        if not 0 < 2 * recipes <= nodes:
             raise ValueError(f"{nodes} nodes for {recipes} recipes; expected two a recipe or more")
         self._chance = random.Random(seed)  # noqa: S311 - a bench must repeat, not surprise
         self._operator = EventKey(hashlib.sha256(b"operator").digest())
@@ -142,18 +143,26 @@ class Mix:
 
     def _next(self) -> tuple[EventKey, facts.Fact]:
         roll = self._chance.random()
-        node = self._chance.choice(self._nodes)
-        if not node.live or 0.4 <= roll < 0.7:
+        if roll < 0.3:
+            node = self._chance.choice(self._nodes)
             if node.live and self._chance.random() < 1 / 3:
                 node.boot += 1
             return node.key, self._register(node)
-        if roll < 0.4:
+        node = self._live_node()
+        if roll < 0.7:
             return node.key, self._shake_hands(node)
         if roll < 0.9:
             return self._attest(node)
         if roll < 0.95:
             return node.key, self._withdraw(node)
         return self._operator, self._enrol(node)
+
+    def _live_node(self) -> _Node:
+        """A node that is up and whose neighbour is."""
+        while True:
+            node = self._chance.choice(self._nodes)
+            if node.live and self._neighbour(node).live:
+                return node
 
     def _enrol(self, node: _Node) -> facts.NodeEnrolled:
         return facts.NodeEnrolled(

@@ -37,7 +37,7 @@ async def empty_stream(sync: Sync) -> AsyncIterator[Bench]:
 def fresh_mix(nodes: int) -> Mix:
     """The mix, stamped with this machine's clock so that a broker finds its proofs fresh."""
     now_ms = time.time_ns() // 1_000_000
-    return Mix(nodes=nodes, recipes=min(100, nodes // 2), start_ms=now_ms, step_ms=0)
+    return Mix(nodes=nodes, start_ms=now_ms, step_ms=0)
 
 
 async def fill(bench: Bench, count: int, nodes: int, progress: Callable[[int, int], None]) -> None:
