@@ -60,7 +60,7 @@ class History:
             more["capability"] = chance.choice([{"status": "failed"}, {"synthetic": True}])
         if chance.random() < 0.1:
             more["axes"] = {"kv_dtype": chance.choice(["f16", ""])}
-        host = "elsewhere" if chance.random() < 0.06 else f"host-of-{node}"
+        host = "elsewhere" if chance.random() < 0.06 else f"h{node}"
         shard = f"{node}/{chance.choice(['main', 'main', 'a'])}@{host}{chance.choice(RANGES)}"
         boot = chance.choice(["b1", "b2", "b3"]) if chance.random() < 0.06 else None
         return self.lab.register(shard, boot=boot, **more)
