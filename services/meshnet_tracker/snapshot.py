@@ -129,7 +129,10 @@ def _changed(
         "claims": ((key, state.claims[key[0]][key[1]]) for key in changes.claims),
         "recipes": ((key, state.recipes[key]) for key in changes.recipes),
         "handshakes": ((key, state.handshakes.get(key)) for key in changes.handshakes),
-        "attestations": ((key, _attestation(state, *key)) for key in changes.attestations),
+        "attestations": (
+            ((node, _hex(session), epoch), _attestation(state, node, session, epoch))
+            for node, session, epoch in changes.attestations
+        ),
         "evidence": (((key,), state.evidence.get(key)) for key in changes.evidence),
     }
 

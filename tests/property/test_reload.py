@@ -80,17 +80,24 @@ class History:
 
     def attest(self):
         chance, lab = self.chance, self.lab
-        if not self.evidence or chance.random() < 0.3:
-            first, last = chance.sample(NODES, 2)
-            cut = chance.choice([9, 14])
-            hops = (f"{first}[0,{cut})", f"{last}[{cut},28)")
+        names = {lab.public(name): name for name in NODES}
+        live = [c for c in lab.state.all_claims() if c.status == "live"]
+        firsts = [c for c in live if c.identity.shard_start == 0]
+        lasts = [c for c in live if c.identity.shard_end == 28]
+        if firsts and lasts and (not self.evidence or chance.random() < 0.4):
+            first, last = chance.choice(firsts), chance.choice(lasts)
+            cut = max(1, min(first.identity.shard_end, last.identity.shard_start, 27))
             self.evidence.append(
                 lab.evidence(
-                    *hops, session=chance.choice(TEXTS), tokens_generated=chance.randrange(1, 3)
+                    f"{names[first.node]}/{first.shard_id}[0,{cut})",
+                    f"{names[last.node]}/{last.shard_id}[{cut},28)",
+                    session=chance.choice(TEXTS[:4]),
+                    tokens_generated=chance.randrange(1, 3),
                 )
             )
-        evidence = chance.choice(self.evidence[-6:])
-        names = {lab.public(name): name for name in NODES}
+        if not self.evidence:
+            return self.register()
+        evidence = chance.choice(self.evidence[-4:])
         return lab.attest(names[chance.choice(evidence.hops).node], evidence)
 
     def rule_on_a_node(self):
