@@ -231,9 +231,10 @@ def reference() -> str:
     return f"""{_GENERATED}
 # Events
 
-Everything two programs must agree on to share one realm. With this page, a JSON library and Ed25519
-you can write a node or an auditor in any language. JSON Schemas and an AsyncAPI document are in
-[`schemas/`](schemas/); the code of every outcome is on [the page of reasons](reasons.md).
+What two programs must agree on to share one realm. With this page, [identity](identity.md) and
+[outcomes](outcomes.md), a JSON library and Ed25519 you can write a node or an auditor in any
+language. JSON Schemas and an AsyncAPI document are in [`schemas/`](schemas/); every code is on
+[the page of reasons](reasons.md).
 
 ## Body
 
