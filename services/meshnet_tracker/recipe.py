@@ -69,6 +69,7 @@ class Mismatch(msgspec.Struct, frozen=True):
 
 
 _MAX_INTEGER: Final = 2**53 - 1  # the largest that every JSON library reads exactly
+_MAX_TEXT: Final = 1_024  # characters, as everywhere in the contract
 _HEX_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _MOVING: Final = frozenset({"main", "master", "head", "latest", "dev", "trunk"})
 _KINDS: Final = {
@@ -95,6 +96,8 @@ def _text(path: str, value: object) -> str:
         raise BlockError(path, f"expected text, found {_found(value)}")
     if not value.strip():
         raise BlockError(path, "expected text, found an empty one")
+    if len(value) > _MAX_TEXT:
+        raise BlockError(path, f"expected at most {_MAX_TEXT} characters, found {len(value)}")
     if not value.isascii():
         try:
             value.encode()

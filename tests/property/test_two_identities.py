@@ -346,3 +346,20 @@ def test_both_give_the_same_verdict_on_a_route(route, status, for_certification)
     assert told(
         check_route(identities, registry=registry, for_certification=for_certification)
     ) == told(tracker.route_reasons(route, status=status, for_certification=for_certification))
+
+
+@given(
+    block=blocks(),
+    where=st.sampled_from(["artifact.artifact_id", "recipe.runtime_version", "recipe.recipe_id"]),
+)
+@settings(max_examples=20)
+def test_both_take_texts_of_1024_characters_and_no_longer_ones(block, where):
+    part, name = where.split(".")
+    block.pop("fingerprint", None)
+    for length, accepted in ((1_024, True), (1_025, False)):
+        longer = copy.deepcopy(block)
+        longer[part][name] = "é" * length
+        for ask in (ask_node, ask_tracker):
+            digests, refusal = ask(longer)
+            assert (digests is not None) is accepted
+            assert accepted or name in str(refusal)
