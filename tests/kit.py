@@ -485,6 +485,7 @@ class Scenario:
         epoch: int = 0,
         role: str = "initiator",
         local: Fingerprint = R,
+        mismatches: tuple[facts.Mismatch, ...] | None = None,
     ) -> Then:
         """Report what comparing fingerprints with a peer came to."""
         labels = dict(LABELS)
@@ -496,7 +497,7 @@ class Scenario:
             local=facts.Fingerprint(
                 model_artifact_digest=local.artifact, runtime_recipe_digest=local.recipe, **labels
             ),
-            mismatches=() if accepted else (mismatch,),
+            mismatches=mismatches or (() if accepted else (mismatch,)),
             peer=self.public(peer),
             peer_boot_id=boot_of(peer, peer_boot or self.boots.get(peer, "b1")),
             presented=facts.PresentedFingerprint(

@@ -15,6 +15,8 @@ source: time and chance are arguments.
     screened    what the gate says, and how an event continues its chain
     record      an event with what the broker added
     admission   does this proof cover what is about to be advertised?
+    enrolment   a node's signed request to be enrolled
+    host        which machine is under a node, as a realm may know it
     upcast      older versions of facts brought forward
     presence    liveness, outside the log
     schema      JSON Schema and AsyncAPI 3, generated

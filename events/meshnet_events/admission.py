@@ -155,18 +155,28 @@ def _not_passed(status: str, diagnostics: Sequence[str]) -> CapabilityRefusal:
 
 def _stale(age_s: float, max_age_s: float, max_skew_s: float) -> CapabilityRefusal:
     if age_s > max_age_s:
+        age, most = _apart(age_s, max_age_s)
         said = (
-            f"the report is {age_s:.1f} s old, at most {max_age_s:.1f} s may be; "
-            "run `meshnet node doctor` again"
+            f"the report is {age} s old, at most {most} s may be; run `meshnet node doctor` again"
         )
     elif age_s < -max_skew_s:
+        ahead, most = _apart(-age_s, max_skew_s)
         said = (
-            f"the report lies {-age_s:.1f} s in the future, at most {max_skew_s:.1f} s may be "
+            f"the report lies {ahead} s in the future, at most {most} s may be "
             "put down to clocks; check this host's clock and run `meshnet node doctor` again"
         )
     else:
         said = "the report's time is not a finite number; run `meshnet node doctor` again"
     return CapabilityRefusal(STALE, said)
+
+
+def _apart(value_s: float, limit_s: float) -> tuple[str, str]:
+    """Both as texts, with as many decimals as tell them apart, or all they have."""
+    for digits in range(1, 10):
+        value, limit = f"{value_s:.{digits}f}", f"{limit_s:.{digits}f}"
+        if value != limit:
+            return value, limit
+    return repr(value_s), repr(limit_s)
 
 
 def _shown(value: str | int) -> str:

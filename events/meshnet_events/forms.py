@@ -2,17 +2,18 @@
 
 Lengths and bounds are in the types, for msgspec to check while it decodes. Patterns are not, because
 `msgspec.Meta(pattern=…)` costs half a microsecond a member on the fold's path: they go to JSON Schema
-only, and a struct checks its members in `__post_init__`, by one expression for all of them where that
-is possible. Only when it says no does `explain` look for the member that is wrong.
+only, and a fact checks its members and those of its parts in its `__post_init__`, by one expression
+for many of them where that is possible. Only when it says no does `explain` look for the member that
+is wrong.
 
 Texts are at most 1,024 characters unless said otherwise. Digests are 64 lower-case hex. Integers lie
 within ±(2^53-1).
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, get_args
 
 import msgspec
 from msgspec import Meta, Struct
@@ -21,6 +22,7 @@ from meshnet_events.keys import decode_public
 
 MAX_INTEGER = 2**53 - 1
 _REMEMBERED = 8_192
+_OPENING_BRACE = ord("{")
 
 DIGEST_PATTERN = "[0-9a-f]{64}"
 UUID_PATTERN = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
@@ -60,15 +62,18 @@ def is_hex(text: str) -> bool:
         return False
 
 
-def _recurring(pattern: str) -> Callable[[str], bool]:
-    """The check for a form whose texts come again and again: looking one up is cheaper."""
+# Decorates the check of what comes again and again, alone or together: looking it up is cheaper.
+recurring = lru_cache(_REMEMBERED)
+
+
+def _matches(pattern: str) -> Callable[[str], bool]:
     match = re.compile(pattern).fullmatch
-    return lru_cache(_REMEMBERED)(lambda text: match(text) is not None)
+    return recurring(lambda text: match(text) is not None)
 
 
-is_uuid = _recurring(UUID_PATTERN)
-is_shard_id = _recurring(SHARD_ID_PATTERN)
-is_endpoint = _recurring(ENDPOINT_PATTERN)
+is_uuid = _matches(UUID_PATTERN)
+is_shard_id = _matches(SHARD_ID_PATTERN)
+is_endpoint = _matches(ENDPOINT_PATTERN)
 
 
 def is_key(text: str) -> bool:
@@ -78,38 +83,36 @@ def is_key(text: str) -> bool:
 
 def is_object(raw: msgspec.Raw) -> bool:
     """Whether the JSON value that `raw` holds is an object."""
-    return bytes(memoryview(raw)[:1]) == b"{"
+    return memoryview(raw)[0] == _OPENING_BRACE
 
 
-# What a member of this name must look like, in whatever struct it stands.
-_Form = tuple[Callable[[Any], object], str]
-_KEY: _Form = (is_key, "an NKey user public key (U…)")
-_HEX: _Form = (is_hex, "64 lower-case hex")
-_FORMS: dict[str, _Form] = {
-    "boot_id": (is_uuid, "a UUID"),
-    "endpoint": (is_endpoint, "grpc://host:port or grpcs://host:port"),
-    "id": _HEX,
-    "identity": (is_object, "an object"),
-    "in_digest": _HEX,
-    "input_digest": _HEX,
-    "log_root": _HEX,
-    "model_artifact_digest": _HEX,
-    "node": _KEY,
-    "out_digest": _HEX,
-    "output_digest": _HEX,
-    "peer": _KEY,
-    "peer_boot_id": (is_uuid, "a UUID"),
-    "recipe_key": _HEX,
-    "runtime_recipe_digest": _HEX,
-    "seams": (lambda seams: is_hex("".join(seams)), "64 lower-case hex each"),
-    "shard_id": (is_shard_id, SHARD_ID_PATTERN),
-}
+_FORMS: tuple[tuple[object, Callable[[Any], bool], str], ...] = (
+    (Digest, is_hex, "64 lower-case hex"),
+    (Endpoint, is_endpoint, "grpc://host:port or grpcs://host:port"),
+    (JsonObject, is_object, "an object"),
+    (PublicKey, is_key, "an NKey user public key (U…)"),
+    (ShardId, is_shard_id, SHARD_ID_PATTERN),
+    (Uuid, is_uuid, "a UUID"),
+)
 
 
-def explain(owner: Struct) -> NoReturn:
+def explain(fact: Struct) -> NoReturn:
     """Raise ValueError that names the member which is not of its form. One is known not to be."""
-    for member in owner.__struct_fields__:
-        is_right, expected = _FORMS.get(member, (bool, ""))
-        if expected and not is_right(getattr(owner, member)):
-            raise ValueError(f"{member}: expected {expected}")
-    raise ValueError("a member is not of its form")
+    raise ValueError(next(_faults(fact, ""), "a member is not of its form"))
+
+
+def _faults(owner: Struct, path: str) -> Iterator[str]:
+    for member in msgspec.structs.fields(owner):
+        yield from _faults_of(getattr(owner, member.name), member.type, path + member.name)
+
+
+def _faults_of(value: object, type_: object, path: str) -> Iterator[str]:
+    if isinstance(value, Struct):
+        yield from _faults(value, f"{path}.")
+    elif isinstance(value, tuple):
+        (of, _) = get_args(type_)
+        for index, one in enumerate(value):
+            yield from _faults_of(one, of, f"{path}[{index}]")
+    for form, is_right, expected in _FORMS:
+        if type_ == form and not is_right(value):
+            yield f"{path}: expected {expected}"

@@ -28,6 +28,7 @@ from meshnet_tracker.views import Views
 COMMIT_EVERY = 32_768
 MAX_AHEAD = 2 * COMMIT_EVERY
 _COMMIT_AFTER_S = 1.0
+_LOOK_EVERY_S = 0.02
 
 
 class Projector:
@@ -76,10 +77,19 @@ class Projector:
         while self.committed < sequence:
             await self._committed_more.wait()
 
+    async def caught_up(self) -> None:
+        """Wait until all that the stream was heard to hold is committed. Bound it yourself.
+
+        Whether the history has been looked at is asked now and then: a reader tells nobody.
+        """
+        while not self.last_known:  # noqa: ASYNC110
+            await anyio.sleep(_LOOK_EVERY_S)
+        await self.reached(self.last_known)
+
     async def run(self) -> None:
         """Project until `until`, or for ever.
 
-        Raises `HistoryFault` (of reader or fold) when the history is not the one that was folded,
+        Raises `HistoryFault` or `FoldFault` when the history is not the one that was folded,
         `ViewsError` when the views cannot be written, `Unreachable` when the client was closed.
         """
         loaded = await self._views.load()

@@ -22,15 +22,18 @@ from typing import Protocol
 from msgspec import Struct
 
 from meshnet_events import reasons as codes
-from meshnet_tracker.registry.rows import Claim, Node
+from meshnet_tracker.registry.rows import Claim
 from meshnet_tracker.registry.state import State
+
+LIVE_FOR_S = 15
+"""For how long presence that named a claim makes it live, in seconds."""
 
 
 class Liveness(Protocol):
     """An overlay of presence: outside the log and outside state digests."""
 
     def is_live(self, claim: Claim) -> bool:
-        """Whether presence within 15 s named the claim's boot and shard."""
+        """Whether presence within `LIVE_FOR_S` named the claim's boot and shard."""
         ...
 
     def load(self, node: str) -> int:
@@ -66,59 +69,33 @@ _ORDER = (
 )
 
 
-def node_is_able(state: State, node: Node) -> bool:
-    """Whether nothing about the node itself bars its claims."""
-    return not (node.conflict or node.suspended) and (
-        node.enrolled or state.policy.enrolment == "open"
-    )
-
-
-def is_usable(state: State, claim: Claim, liveness: Liveness | None = None) -> bool:
-    """Whether the claim may take part in routes, as far as its recipe's status allows any."""
-    return (
-        claim.status == "live"
-        and not claim.synthetic
-        and node_is_able(state, state.nodes[claim.node])
-        and (liveness is None or liveness.is_live(claim))
-    )
-
-
 def usable_claims(state: State, recipe_key: str, liveness: Liveness | None = None) -> list[Claim]:
-    """The live claims of a recipe that `is_usable` says yes to; routes begin with this."""
+    """The claims that may take part in routes, as far as the status of their recipe allows any."""
     live = state.live_claims.get(recipe_key)
     if not live:
         return []
-    nodes, is_open = state.nodes, state.policy.enrolment == "open"
-    usable = [
+    nodes, policy = state.nodes, state.policy
+    return [
         claim
         for claim in live.values()
         if not claim.synthetic
-        and not (node := nodes[claim.node]).conflict
-        and not node.suspended
-        and (node.enrolled or is_open)
+        and not nodes[claim.node].bars(policy)
+        and (liveness is None or liveness.is_live(claim))
     ]
-    if liveness is not None:
-        usable = [claim for claim in usable if liveness.is_live(claim)]
-    return usable
 
 
 def judge(state: State, claim: Claim, liveness: Liveness | None = None) -> Eligibility:
     """Judge `claim` by the state, and by presence where `liveness` is given."""
-    node = state.nodes[claim.node]
     recipe = state.recipes.get(claim.recipe_key or "")
     status = "unknown" if recipe is None else recipe.status
-    holds = {
-        _ENDED.get(claim.status): True,
-        codes.CONFLICT: node.conflict,
-        codes.NOT_ENROLLED: not node.enrolled and state.policy.enrolment == "required",
-        codes.SYNTHETIC: claim.synthetic,
-        codes.DARK: status == "dark",
-        codes.REVOKED: status == "revoked",
-        codes.NOT_LIVE: liveness is not None and not liveness.is_live(claim),
-    }
-    if node.suspended:
-        holds[codes.SUSPENDED] = True
-    found = tuple(code for code in _ORDER if holds.get(code))
+    holds = {_ENDED.get(claim.status), *state.nodes[claim.node].bars(state.policy)}
+    if claim.synthetic:
+        holds.add(codes.SYNTHETIC)
+    if status in {codes.DARK, codes.REVOKED}:
+        holds.add(status)
+    if liveness is not None and not liveness.is_live(claim):
+        holds.add(codes.NOT_LIVE)
+    found = tuple(code for code in _ORDER if code in holds)
     return Eligibility(
         to_serve=not found, to_certify=not found or found == (codes.DARK,), reasons=found
     )

@@ -2,7 +2,8 @@
 
 A recipe gets one sentence, the first line of its page:
 
-    dark: no distributed forward has certified it yet; a certifying route exists over n1 and n2
+    dark since sequence 12: no distributed forward has certified it yet; a certifying route exists
+    over n1 and n2
 
 A claim gets one for each reason that bars it, in the order of the eligibility table: the reason,
 since which sequence where the rows tell, what happened, and what would flip it:
@@ -18,7 +19,7 @@ import msgspec
 from meshnet_events import reasons as codes
 from meshnet_events.envelope import rfc3339
 from meshnet_tracker.recipe import Mismatch, explain
-from meshnet_tracker.registry.eligibility import Liveness, judge
+from meshnet_tracker.registry.eligibility import LIVE_FOR_S, Liveness, judge
 from meshnet_tracker.registry.routing.plan import Purpose, Route, plan
 from meshnet_tracker.registry.rows import Claim
 from meshnet_tracker.registry.state import State
@@ -31,13 +32,16 @@ def why_recipe(state: State, recipe_key: str, liveness: Liveness | None = None) 
         return f"unknown: no admitted claim has offered {recipe_key}"
     if recipe.status == "revoked":
         return (
-            f"revoked by an operator: {recipe.revoked_reason}; "
+            f"revoked by an operator at sequence {recipe.status_sequence}: {recipe.revoked_reason}; "
             "it can be reinstated, and must then be certified anew"
         )
     proof = recipe.certification
     if proof is None:
         outlook = _outlook(state, recipe_key, "certify", liveness)
-        return f"{recipe.status}: no distributed forward has certified it yet; {outlook}"
+        return (
+            f"{recipe.status} since sequence {recipe.status_sequence}: "
+            f"no distributed forward has certified it yet; {outlook}"
+        )
     return (
         f"{recipe.status} at {rfc3339(proof.time_ms)} (sequence {proof.sequence}) "
         f"by session {proof.route_session_id} over {len(proof.nodes)} nodes: "
@@ -78,9 +82,9 @@ def _outlook(state: State, recipe_key: str, purpose: Purpose, liveness: Liveness
 
 
 def _sentence(state: State, claim: Claim, reason: str) -> str:
-    node = _name(state, claim.node)
-    recipe = state.recipes.get(claim.recipe_key or "")
+    node = name_of(state, claim.node)
     ended = f"{reason} at sequence {claim.ended_sequence}"
+    since = _since(state, claim, reason)
     match reason:
         case codes.REFUSED:
             return (
@@ -96,20 +100,19 @@ def _sentence(state: State, claim: Claim, reason: str) -> str:
             )
         case codes.CONFLICT:
             return (
-                f"conflict: two hosts use the key of {node}, as if it were copied. "
+                f"{since}: two hosts use the key of {node}, as if it were copied. "
                 "An operator must reinstate the node, and its processes must restart."
             )
         case codes.SUSPENDED:
-            since = ended if claim.status == "suspended" else reason
             return (
-                f"{since}: an operator suspended {node}. "
+                f"{ended if claim.status == 'suspended' else since}: an operator suspended {node}. "
                 "An operator must reinstate the node, and its processes must restart."
             )
         case codes.NOT_ENROLLED:
-            since = f"{state.expect_realm().policy_sequence}"
             return (
-                f"not-enrolled: the policy in force since sequence {since} requires enrolment, and "
-                f"{node} has none. An operator can enrol it."
+                "not-enrolled: the policy in force since sequence "
+                f"{state.expect_realm().policy_sequence} requires enrolment, and {node} has none. "
+                "An operator can enrol it."
             )
         case codes.SYNTHETIC:
             return (
@@ -117,26 +120,35 @@ def _sentence(state: State, claim: Claim, reason: str) -> str:
                 "The node can register the shard with one that does."
             )
         case codes.DARK:
-            known = "" if recipe is None else f", known since sequence {recipe.sequence},"
+            recipe = state.recipes[claim.recipe_key or ""]
             return (
-                f"dark: no distributed forward has certified the recipe{known} yet. "
-                "All participants of one must attest it."
+                f"dark since sequence {recipe.status_sequence}: no distributed forward has certified "
+                "the recipe yet. All participants of one must attest it."
             )
         case codes.REVOKED:
-            why = "" if recipe is None else f": {recipe.revoked_reason}"
+            recipe = state.recipes[claim.recipe_key or ""]
             return (
-                f"revoked: an operator revoked the recipe{why}. "
+                f"revoked at sequence {recipe.status_sequence}: "
+                f"an operator revoked the recipe: {recipe.revoked_reason}. "
                 "An operator must reinstate it, and a forward certify it anew."
             )
-        case _:
+        case codes.NOT_LIVE:
             return (
-                f"not-live: no presence within 15 s named boot {claim.boot_id} and shard "
+                f"not-live: no presence within {LIVE_FOR_S} s named boot {claim.boot_id} and shard "
                 f"{claim.shard_id}. {node} must run and be connected."
             )
+        case _:
+            raise LookupError(f"there is no sentence for the reason {reason!r}")
+
+
+def _since(state: State, claim: Claim, reason: str) -> str:
+    """`reason`, and since when where it is the status of the claim's node."""
+    node = state.nodes[claim.node]
+    return f"{reason} since sequence {node.status_sequence}" if node.status == reason else reason
 
 
 def _incomparable(state: State, claim: Claim) -> Mismatch | None:
-    where = f"{_name(state, claim.node)}/{claim.shard_id}"
+    where = f"{name_of(state, claim.node)}/{claim.shard_id}"
     if claim.recipe_key is None:
         return Mismatch(
             codes.BAD_IDENTITY, f"{where} has no sound identity: {claim.refusal_detail}"
@@ -152,11 +164,12 @@ def _block(state: State, claim: Claim) -> object:
     return msgspec.json.decode(state.recipes[claim.recipe_key or ""].identity)
 
 
-def _name(state: State, node: str) -> str:
+def name_of(state: State, node: str) -> str:
+    """A node as people call it: its label, else the beginning of its key."""
     row = state.nodes.get(node)
     return row.label if row is not None and row.label else f"{node[:12]}…"
 
 
 def _list(state: State, nodes: tuple[str, ...]) -> str:
-    *most, last = (_name(state, node) for node in nodes)
+    *most, last = (name_of(state, node) for node in nodes)
     return f"{', '.join(most)} and {last}" if most else last

@@ -4,7 +4,7 @@
 fact, keeps the accounts, and returns the outcome with the transitions that the record caused. The
 same records in the same order give the same state, whoever folds them, wherever and whenever.
 
-    sequence 1     must create this realm, or the history is not ours: `HistoryFault`
+    sequence 1     must create this realm, or the history is not ours: `FoldFault`
     later          gate steps 1 to 6 -> chain -> shape -> who may speak -> the fact's own rules
 
 From step 7 on an event is its issuer's next one, and its chain advances whatever is decided after;
@@ -26,15 +26,21 @@ from typing import Any
 from msgspec import Struct
 
 from meshnet_events import facts
-from meshnet_events.envelope import ChainHead
 from meshnet_events.gate import Gate
 from meshnet_events.reasons import NOT_ENROLLED, NOT_OPERATOR, SUSPENDED, Refusal
 from meshnet_events.record import Record
 from meshnet_events.screened import Event, Screened, follow
-from meshnet_tracker.registry.outcome import APPLIED, HistoryFault, Outcome, refused, rejected
-from meshnet_tracker.registry.rows import RefusedRecord, Transition
+from meshnet_tracker.registry.outcome import (
+    APPLIED,
+    FoldFault,
+    FoldFaultReason,
+    Outcome,
+    refused,
+    rejected,
+)
+from meshnet_tracker.registry.rows import Node, RefusedRecord, Transition
 from meshnet_tracker.registry.rules import evidence, handshakes, nodes, realm, recipes, shards
-from meshnet_tracker.registry.state import Cause, State
+from meshnet_tracker.registry.state import NO_EVENT, Cause, State
 
 Rule = Callable[[State, Any, Cause], Outcome]
 
@@ -65,6 +71,7 @@ class Applied(Struct, frozen=True, gc=False):
 
 
 _QUIETLY = Applied(APPLIED, ())
+_STRANGER = Node("")
 
 
 class Fold:
@@ -81,13 +88,13 @@ class Fold:
         return self._gate.screen(record.body, record.subject)
 
     def apply(self, record: Record, *, verify: bool = True) -> Applied:
-        """Apply the next record. Raises `HistoryFault` when it cannot stand here."""
-        screened = self._gate.screen(record.body, record.subject)
+        """Apply the next record. Raises `FoldFault` when it cannot stand here."""
+        screened = self.screen(record)
         return self.apply_screened(record, screened.verified() if verify else screened.result)
 
     def apply_all(self, records: Sequence[Record], *, verify: bool = True) -> None:
         """Apply the next records: each step for all of them before the next, which caches like."""
-        screened = [self._gate.screen(record.body, record.subject) for record in records]
+        screened = [self.screen(record) for record in records]
         results = [one.verified() if verify else one.result for one in screened]
         for record, result in zip(records, results, strict=True):
             self.apply_screened(record, result)
@@ -95,46 +102,46 @@ class Fold:
     def apply_screened(self, record: Record, screened: Event | Refusal) -> Applied:
         """Apply the next record, whose steps 1 to 6 and 8 gave `screened`."""
         state = self.state
-        if record.sequence != state.sequence + 1:
-            raise HistoryFault(
-                "gap", f"sequence {record.sequence} arrived; expected {state.sequence + 1}"
+        sequence = record.sequence
+        if sequence != state.sequence + 1:
+            raise FoldFault(
+                FoldFaultReason.GAP, f"sequence {sequence} arrived; expected {state.sequence + 1}"
             )
         transitions = state.changes.transitions
         before = len(transitions)
-        if record.sequence == 1:
+        if sequence == 1:
             outcome = self._create(record, screened)
         elif isinstance(screened, Refusal):
             outcome = refused(screened)
         else:
             outcome = self._speak(record, screened)
-        if outcome.code is not None:
+        code = outcome.code
+        if code is not None:
             self._list_refusal(record, screened, outcome)
-        state.count(record.sequence, record.time_ns, outcome.code or outcome.kind)
+        state.count(sequence, record.time_ns, code or outcome.kind)
         if len(transitions) == before:
             return _QUIETLY if outcome is APPLIED else Applied(outcome, ())
         return Applied(outcome, tuple(transitions[before:]))
 
     def _create(self, record: Record, event: Event | Refusal) -> Outcome:
         if isinstance(event, Refusal):
-            raise HistoryFault("bad-realm", f"sequence 1 is {event.code}: {event.detail}")
-        head = follow(ChainHead(), event)
+            raise _bad_realm(f"is {event.code}: {event.detail}")
+        head = follow(NO_EVENT, event)
         if isinstance(head, Refusal):
-            raise HistoryFault("bad-realm", f"sequence 1 is {head.code}: {head.detail}")
+            raise _bad_realm(f"is {head.code}: {head.detail}")
         if not isinstance(event.data, facts.RealmCreated):
-            raise HistoryFault("bad-realm", f"sequence 1 holds {event.type}, not realm.created")
+            raise _bad_realm(f"holds {event.type}, not realm.created")
         cause = _cause(record, event)
         outcome = realm.create_realm(self.state, event.data, cause, self.operator)
         self.state.advance_chain(event.issuer, head)
         return outcome
 
     def _speak(self, record: Record, event: Event) -> Outcome:
-        state = self.state
-        issuer = event.issuer
-        head = follow(state.chain_of(issuer), event)
+        state, issuer, fact = self.state, event.issuer, event.data
+        head = follow(state.chains.get(issuer, NO_EVENT), event)
         if isinstance(head, Refusal):
             return refused(head)
         state.advance_chain(issuer, head)
-        fact = event.data
         if isinstance(fact, Refusal):
             return refused(fact)
         rule = NODE_RULES.get(type(fact))
@@ -142,11 +149,11 @@ class Fold:
             if issuer not in state.expect_realm().operators:
                 return rejected(NOT_OPERATOR, f"{issuer} is no operator")
             rule = OPERATOR_RULES[type(fact)]
-        else:
-            row = state.nodes.get(issuer)
-            if (row is None or not row.enrolled) and state.policy.enrolment == "required":
+        elif bars := state.nodes.get(issuer, _STRANGER).bars(state.policy):
+            # conflict bars the claims of a node, not its word
+            if NOT_ENROLLED in bars:
                 return rejected(NOT_ENROLLED, f"{issuer} is not enrolled")
-            if row is not None and row.suspended:
+            if SUSPENDED in bars:
                 return rejected(SUSPENDED, f"{issuer} is suspended")
         return rule(state, fact, _cause(record, event))
 
@@ -167,5 +174,10 @@ class Fold:
         )
 
 
+def _bad_realm(fault: str) -> FoldFault:
+    return FoldFault(FoldFaultReason.BAD_REALM, f"sequence 1 {fault}")
+
+
 def _cause(record: Record, event: Event) -> Cause:
-    return Cause(record.sequence, record.time_ms, event.issuer, event.digest, event.type)
+    now_ms = record.time_ns // 1_000_000  # `Record.time_ms`, without a call for every record
+    return Cause(record.sequence, now_ms, event.issuer, event.digest, event.type)

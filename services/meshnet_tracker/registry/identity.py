@@ -1,8 +1,9 @@
 """From the identity block of a registration to the `Identity` that the registry keeps.
 
 Blocks repeat: every node that serves the same layers of the same recipe sends the same bytes. What
-was derived from bytes once is remembered for the same bytes, within a bound; it is a function of
-those bytes alone, so the memory changes no answer.
+was derived from bytes once is remembered for the same bytes, within a bound in number and in size
+(a block of any catalogue is about a kilobyte; one as large as a body is read anew each time). It is
+a function of those bytes alone, so the memory changes no answer.
 """
 
 import msgspec
@@ -13,6 +14,7 @@ from meshnet_tracker.recipe import BlockError, derive
 from meshnet_tracker.registry.rows import Identity
 
 _REMEMBERED = 16_384
+_REMEMBERED_LENGTH = 4_096
 
 
 class IdentityReader:
@@ -25,9 +27,11 @@ class IdentityReader:
         """What `block`, canonical JSON of an object, identifies; or `bad-identity`."""
         known = self._known.get(block)
         if known is None:
-            if len(self._known) >= _REMEMBERED:
-                self._known.clear()
-            known = self._known[block] = _read(block)
+            known = _read(block)
+            if len(block) <= _REMEMBERED_LENGTH:
+                if len(self._known) >= _REMEMBERED:
+                    self._known.clear()
+                self._known[block] = known
         return known
 
 

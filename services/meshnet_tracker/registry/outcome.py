@@ -1,5 +1,6 @@
-"""What the fold did with one record: every record has exactly one outcome."""
+"""What the fold did with one record: every record has exactly one outcome, or faults."""
 
+from enum import StrEnum
 from typing import Literal
 
 from msgspec import Struct
@@ -34,13 +35,21 @@ def refused(refusal: Refusal) -> Outcome:
     return Outcome("rejected", refusal.code, refusal.detail)
 
 
-class HistoryFault(Exception):
+class FoldFaultReason(StrEnum):
+    """Why a record cannot stand where it does."""
+
+    GAP = "gap"
+    BAD_REALM = "bad-realm"
+    WRONG_ROOT = "wrong-root"
+
+
+class FoldFault(Exception):
     """This record cannot stand here in a history of this realm: nothing more may be folded.
 
-    `reason` is a short code, `detail` says what was found and expected.
+    `detail` says what was found and expected.
     """
 
-    def __init__(self, reason: str, detail: str) -> None:
+    def __init__(self, reason: FoldFaultReason, detail: str) -> None:
         super().__init__(f"{reason}: {detail}")
         self.reason = reason
         self.detail = detail

@@ -15,6 +15,7 @@ from typing import Literal
 from msgspec import Raw, Struct
 
 from meshnet_events.facts import Host, Mismatch, Policy, PresentedFingerprint
+from meshnet_events.reasons import CONFLICT, NOT_ENROLLED, SUSPENDED
 
 ClaimStatus = Literal["live", "refused", "withdrawn", "superseded", "suspended"]
 RecipeStatus = Literal["unknown", "dark", "certified", "revoked"]
@@ -42,7 +43,10 @@ class Realm(Struct, gc=False):
 
 
 class Node(Struct, gc=False):
-    """One key that speaks for a machine. `boot_id` is its current boot, if one has registered."""
+    """One key that speaks for a machine. `boot_id` is its current boot, if one has registered.
+
+    `status_sequence` is that of the record which gave it its status; 0 while no record has.
+    """
 
     node: str
     boot_id: str | None = None
@@ -52,6 +56,7 @@ class Node(Struct, gc=False):
     equivocated: bool = False
     group: str = ""
     label: str = ""
+    status_sequence: int = 0
     suspended: bool = False
 
     @property
@@ -62,6 +67,19 @@ class Node(Struct, gc=False):
         if self.conflict:
             return "conflict"
         return "enrolled" if self.enrolled else "not-enrolled"
+
+    def bars(self, policy: Policy) -> tuple[str, ...]:
+        """Codes of all that bars its claims: the one place that says what a node must be."""
+        if self.enrolled and not self.suspended and not self.conflict:
+            return ()
+        found = []
+        if self.conflict:
+            found.append(CONFLICT)
+        if self.suspended:
+            found.append(SUSPENDED)
+        if not self.enrolled and policy.enrolment == "required":
+            found.append(NOT_ENROLLED)
+        return tuple(found)
 
 
 class Identity(Struct, frozen=True, gc=False):
@@ -118,7 +136,11 @@ class Certification(Struct, frozen=True, gc=False):
 
 
 class Recipe(Struct, gc=False):
-    """A fingerprint that an admitted claim made known. `identity` is that claim's block."""
+    """A fingerprint that an admitted claim made known. `identity` is that claim's block.
+
+    `sequence` and `time_ms` are those of the record that made it known, `status_sequence` is that
+    of the one which gave it its status.
+    """
 
     certification: Certification | None
     identity: Raw
@@ -129,6 +151,7 @@ class Recipe(Struct, gc=False):
     runtime_recipe_digest: str
     sequence: int
     status: RecipeStatus
+    status_sequence: int
     time_ms: int
     revoked_reason: str | None = None
 

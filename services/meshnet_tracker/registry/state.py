@@ -1,8 +1,11 @@
 """The rows, the indexes over them, and what changed since someone last asked.
 
-`State` holds rows and derives indexes from them; it decides nothing. The rules change rows only
-through its verbs, so that rows, indexes and the list of changes cannot come apart. `from_rows`
-rebuilds the same state from what `take_changes` gave away.
+`State` holds rows and derives indexes from them; it decides nothing. Rows come and go through its
+verbs only, and whatever an index or a transition follows is changed by them alone: by which key a
+row goes, a claim's status and recipe, a boot, whether evidence is void. The other members of a row
+are changed by whoever has *touched* it, which puts it on the list of changes. So rows, indexes and
+that list cannot come apart. The realm has one row, which needs no touching: it goes with every
+commit. `snapshot.restore` rebuilds the same state from what `take_changes` gave away.
 
 Handshake results, attestations and evidence name boots. Once a boot is superseded no record that
 names it can be applied again, so `supersede_boot` drops them: the state is bounded by what is
@@ -12,7 +15,7 @@ one must never return.
 
 from collections.abc import Iterable, Iterator
 from sys import intern
-from typing import Any
+from typing import Literal, TypeVar
 
 from msgspec import Struct, field
 
@@ -32,7 +35,10 @@ from meshnet_tracker.registry.rows import (
     Transition,
 )
 
-_NO_EVENT = ChainHead()
+_Key = TypeVar("_Key")
+_Entry = TypeVar("_Entry")
+
+NO_EVENT = ChainHead()
 VOID_CLAIM_ENDED = "a claim that it names ended"
 
 
@@ -49,7 +55,6 @@ class Cause(Struct, frozen=True, gc=False):
 class Changes(Struct):
     """Keys of the rows that changed, and what was appended, since the last `take_changes`."""
 
-    realm: bool = False
     chains: set[str] = field(default_factory=set)
     nodes: set[str] = field(default_factory=set)
     boots: list[tuple[str, str]] = field(default_factory=list)
@@ -88,7 +93,8 @@ class State:
         self.refused_pairs: dict[str, set[tuple[str, str]]] = {}
         self._handshakes_of: dict[str, set[tuple[str, str, str]]] = {}
         self._live_of: dict[str, dict[str, Claim]] = {}
-        self._evidence_of: dict[tuple[str, str], set[str]] = {}
+        self._evidence_of: dict[str, set[str]] = {}
+        self._pending_of: dict[tuple[str, str], set[str]] = {}
 
     def take_changes(self) -> Changes:
         """What changed since this was last called."""
@@ -111,7 +117,7 @@ class State:
 
     def chain_of(self, issuer: str) -> ChainHead:
         """The last event of `issuer`."""
-        return self.chains.get(issuer, _NO_EVENT)
+        return self.chains.get(issuer, NO_EVENT)
 
     def is_known(self, node: str) -> bool:
         """A node is known when it is enrolled or issued a record that continued its chain."""
@@ -147,7 +153,6 @@ class State:
     def put_policy(self, realm: Realm, policy: Policy) -> None:
         """`policy` is in force from the next record on."""
         realm.policy = self.policy = policy
-        self.changes.realm = True
 
     # -- chains, nodes and boots -----------------------------------------------------------------
 
@@ -165,6 +170,12 @@ class State:
         self.changes.nodes.add(node)
         return row
 
+    def note_node_status(self, row: Node, before: str, cause: Cause, detail: str = "") -> None:
+        """A touched node that was `before` may have another status now."""
+        if row.status != before:
+            row.status_sequence = cause.sequence
+            self.append_transition("node", row.node, before, row.status, cause, detail)
+
     def supersede_boot(self, row: Node, *, successor: str | None) -> None:
         """The node's current boot, if any, is history. All its claims must have ended before."""
         node, old = row.node, row.boot_id
@@ -178,9 +189,8 @@ class State:
             self._drop_handshake(key)
         for session, epoch in self.attestations.pop(node, ()):
             self.changes.attestations.add((node, session, epoch))
-        for shard_id in self.claims.get(node, ()):
-            for digest in tuple(self._evidence_of.get((node, shard_id), ())):
-                self.drop_evidence(digest)
+        for digest in self._evidence_of.pop(node, ()):
+            self.drop_evidence(digest)
 
     # -- claims and recipes ----------------------------------------------------------------------
 
@@ -204,7 +214,7 @@ class State:
             held[claim.shard_id] = claim
 
     def touch_claim(self, claim: Claim) -> None:
-        """A live claim goes on; neither its recipe nor its range has changed."""
+        """A live claim is about to be changed; neither its recipe nor its range will."""
         self.changes.claims.add((claim.node, claim.shard_id))
 
     def end_claim(self, claim: Claim, status: ClaimStatus, cause: Cause) -> None:
@@ -213,53 +223,61 @@ class State:
         if claim.identity is not None:
             del self.live_claims[claim.identity.recipe_key][key]
             del self._live_of[claim.node][claim.shard_id]
-        for digest in self._evidence_of.get(key, ()):
-            evidence = self.evidence[digest]
-            if evidence.void is None:
-                self.void_evidence(evidence, VOID_CLAIM_ENDED)
+        for digest in self._pending_of.pop(key, ()):
+            self.void_evidence(self.evidence[digest], VOID_CLAIM_ENDED)
         self.set_claim_status(claim, status, cause)
         claim.ended_sequence = cause.sequence
         claim.ended_time_ms = cause.time_ms
 
     def set_claim_status(self, claim: Claim, status: ClaimStatus, cause: Cause) -> None:
         """Change the word for a claim that is not (or no longer) live."""
-        self.record("shard", f"{claim.node}/{claim.shard_id}", claim.status, status, cause)
+        self.append_transition(
+            "shard", f"{claim.node}/{claim.shard_id}", claim.status, status, cause
+        )
         claim.status = status
         self.changes.claims.add((claim.node, claim.shard_id))
 
     def end_claims(self, node: str, status: ClaimStatus, cause: Cause) -> None:
         """End every live claim of `node`, by shard id: rows that were read back have no order."""
-        for _, claim in sorted(self._live_of.get(node, {}).items()):
-            self.end_claim(claim, status, cause)
+        if held := self._live_of.get(node):
+            for shard_id in sorted(held):
+                self.end_claim(held[shard_id], status, cause)
 
     def put_recipe(self, recipe: Recipe, cause: Cause) -> None:
         """A recipe becomes known."""
         self.recipes[recipe.recipe_key] = recipe
         self.changes.recipes.add(recipe.recipe_key)
-        self.record("recipe", recipe.recipe_key, "unknown", recipe.status, cause)
+        self.append_transition("recipe", recipe.recipe_key, "unknown", recipe.status, cause)
+
+    def touch_recipe(self, recipe: Recipe) -> None:
+        """A recipe is about to be changed."""
+        self.changes.recipes.add(recipe.recipe_key)
 
     def set_recipe_status(
         self, recipe: Recipe, status: RecipeStatus, cause: Cause, detail: str = ""
     ) -> None:
         """Change a recipe's status."""
-        self.record("recipe", recipe.recipe_key, recipe.status, status, cause, detail)
+        self.append_transition("recipe", recipe.recipe_key, recipe.status, status, cause, detail)
         recipe.status = status
-        self.changes.recipes.add(recipe.recipe_key)
+        recipe.status_sequence = cause.sequence
+        self.touch_recipe(recipe)
 
     def prove_seams(self, recipe: Recipe, seams: Iterable[int]) -> None:
         """Add seams that a certified forward crossed."""
-        proven = {*recipe.proven_seams, *seams}
-        if len(proven) > len(recipe.proven_seams):
-            recipe.proven_seams = tuple(sorted(proven))
-            self.changes.recipes.add(recipe.recipe_key)
+        new = [seam for seam in seams if seam not in recipe.proven_seams]
+        if new:
+            self.touch_recipe(recipe)
+            recipe.proven_seams = tuple(sorted({*recipe.proven_seams, *new}))
 
     def clear_proof(self, recipe: Recipe) -> None:
         """Nothing is proven of `recipe` any more; what was pending for it is void."""
         recipe.certification = None
         recipe.proven_seams = ()
-        self.changes.recipes.add(recipe.recipe_key)
-        for evidence in self.evidence.values():
-            if evidence.recipe_key == recipe.recipe_key and evidence.void is None:
+        self.touch_recipe(recipe)
+        pending = {digest for digests in self._pending_of.values() for digest in digests}
+        for digest in pending:
+            evidence = self.evidence[digest]
+            if evidence.recipe_key == recipe.recipe_key:
                 self.void_evidence(evidence, "the recipe was revoked")
 
     # -- handshakes ------------------------------------------------------------------------------
@@ -274,18 +292,16 @@ class State:
         self.changes.handshakes.add(key)
         if not handshake.accepted:
             self.refused_pairs.setdefault(handshake.recipe_key, set()).add(key[:2])
-        elif pairs := self.refused_pairs.get(handshake.recipe_key):
-            pairs.discard(key[:2])
+        else:
+            _discard(self.refused_pairs, handshake.recipe_key, key[:2])
 
     def _drop_handshake(self, key: tuple[str, str, str]) -> None:
         if self.handshakes.pop(key, None) is None:
             return
         self.changes.handshakes.add(key)
         for node in key[:2]:
-            if keys := self._handshakes_of.get(node):
-                keys.discard(key)
-        if pairs := self.refused_pairs.get(key[2]):
-            pairs.discard(key[:2])
+            _discard(self._handshakes_of, node, key)
+        _discard(self.refused_pairs, key[2], key[:2])
 
     # -- evidence --------------------------------------------------------------------------------
 
@@ -298,18 +314,21 @@ class State:
         """Keep evidence that is pending or void."""
         self.evidence[evidence.evidence_digest] = evidence
         self.changes.evidence.add(evidence.evidence_digest)
+        digest = evidence.evidence_digest
         for hop in evidence.participants:
-            key = (hop.node, hop.shard_id)
-            self._evidence_of.setdefault(key, set()).add(evidence.evidence_digest)
+            self._evidence_of.setdefault(hop.node, set()).add(digest)
+            if evidence.void is None:
+                self._pending_of.setdefault((hop.node, hop.shard_id), set()).add(digest)
 
     def touch_evidence(self, evidence: Evidence) -> None:
-        """Another participant attested it."""
+        """Evidence is about to be changed: another participant attested it."""
         self.changes.evidence.add(evidence.evidence_digest)
 
     def void_evidence(self, evidence: Evidence, why: str) -> None:
         """The evidence will certify nothing, whoever attests it."""
         evidence.void = why
         self.changes.evidence.add(evidence.evidence_digest)
+        self._forget_pending(evidence)
 
     def drop_evidence(self, digest: str) -> None:
         """Forget evidence that was certified, or that names a boot which is history."""
@@ -317,25 +336,26 @@ class State:
         if evidence is None:
             return
         self.changes.evidence.add(digest)
+        self._forget_pending(evidence)
         for hop in evidence.participants:
-            key = (hop.node, hop.shard_id)
-            if digests := self._evidence_of.get(key):
-                digests.discard(digest)
-                if not digests:
-                    del self._evidence_of[key]
+            _discard(self._evidence_of, hop.node, digest)
+
+    def _forget_pending(self, evidence: Evidence) -> None:
+        for hop in evidence.participants:
+            _discard(self._pending_of, (hop.node, hop.shard_id), evidence.evidence_digest)
 
     # -- what is appended ------------------------------------------------------------------------
 
-    def record(
+    def append_transition(
         self,
-        kind: Any,
+        kind: Literal["recipe", "node", "shard"],
         subject: str,
         old: str,
         new: str,
         cause: Cause,
         detail: str = "",
     ) -> None:
-        """Append a transition."""
+        """The status of a recipe, node or shard changed from `old` to `new`."""
         self.changes.transitions.append(
             Transition(
                 cause=cause.type,
@@ -348,3 +368,11 @@ class State:
                 time_ms=cause.time_ms,
             )
         )
+
+
+def _discard(index: dict[_Key, set[_Entry]], key: _Key, entry: _Entry) -> None:
+    """Take `entry` out of an index, and the key with its last one: names that were are no memory."""
+    if entries := index.get(key):
+        entries.discard(entry)
+        if not entries:
+            del index[key]

@@ -42,10 +42,7 @@ def summarize(state: State, recipe_key: str, liveness: Liveness | None = None) -
     layer_count = 0 if recipe is None else recipe.layer_count
     claims = usable_claims(state, recipe_key, liveness)
     coverage = cover(map(layers, claims), layer_count)
-    accepts_declared = state.policy.accept_declared_hosts
-    hosts = {
-        claim.host.id for claim in claims if claim.host.source == "machine-id" or accepts_declared
-    }
+    hosts = {claim.host.id for claim in claims if state.policy.counts(claim.host)}
     return RecipeSummary(
         recipe_key=recipe_key,
         status="unknown" if recipe is None else recipe.status,

@@ -6,7 +6,7 @@ import pytest
 
 from kit import START_MS, R, Scenario, rows_of
 from meshnet_tracker.registry.fold import Fold
-from meshnet_tracker.registry.outcome import HistoryFault
+from meshnet_tracker.registry.outcome import FoldFault
 from meshnet_tracker.registry.state import State
 
 
@@ -83,7 +83,7 @@ def test_a_gap_in_the_sequence_faults_and_folds_nothing():
     signed = lab.sign("operator", lab.creation())
     for wrong in (3, 1, 100):
         before = rows_of(lab.state)
-        with pytest.raises(HistoryFault, match="gap") as fault:
+        with pytest.raises(FoldFault, match="gap") as fault:
             lab.deliver(signed.body, "operator", sequence=wrong)
         assert fault.value.reason == "gap"
         assert rows_of(lab.state) == before
@@ -92,7 +92,7 @@ def test_a_gap_in_the_sequence_faults_and_folds_nothing():
 
 def test_a_history_that_starts_past_one_faults():
     lab = Scenario(created=False)
-    with pytest.raises(HistoryFault, match="expected 1"):
+    with pytest.raises(FoldFault, match="expected 1"):
         lab.deliver(lab.sign("operator", lab.creation()).body, "operator", sequence=2)
 
 

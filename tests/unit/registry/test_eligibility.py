@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshnet_tracker.registry.eligibility import is_usable, judge, usable_claims
+from meshnet_tracker.registry.eligibility import judge, usable_claims
 from meshnet_tracker.registry.rows import Node
 from rows_kit import KEY, Presence, claim, identity, policy, registry
 
@@ -80,10 +80,10 @@ def test_a_node_that_is_not_enrolled_is_barred_only_while_the_policy_requires_en
     one = claim("n1[0,28)")
     state = registry(one, nodes=[Node("n1")], enrolment="open")
     assert judge(state, one).to_serve
-    assert is_usable(state, one)
+    assert usable_claims(state, KEY) == [one]
     state.put_policy(state.expect_realm(), policy(enrolment="required"))
     assert judge(state, one).reasons == ("not-enrolled",)
-    assert not is_usable(state, one)
+    assert usable_claims(state, KEY) == []
 
 
 def test_all_reasons_come_at_once_and_in_the_order_of_the_table():
@@ -159,7 +159,6 @@ def test_any_mixture_gives_just_the_reasons_that_hold(
     assert found.to_certify is (set(found.reasons) <= {"dark"})
     # what routes ask is the same question, leaving the recipe's status to them
     usable = set(found.reasons) <= {"dark", "revoked"}
-    assert is_usable(state, one, liveness) is usable
     assert usable_claims(state, KEY, liveness) == ([one] if usable else [])
 
 

@@ -40,16 +40,18 @@ def test_a_recipe_that_nobody_offered_is_unknown(lab):
 
 def test_a_dark_recipe_says_over_whom_it_could_be_certified(lab):
     register(lab, *HALVES)
+    known = lab.recipe().sequence
     assert why_recipe(lab.state, R.key) == (
-        "dark: no distributed forward has certified it yet; "
+        f"dark since sequence {known}: no distributed forward has certified it yet; "
         "a certifying route exists over n1 of Ada and n2 of Ada"
     )
 
 
 def test_a_dark_recipe_without_a_certifying_route_says_what_is_in_the_way(lab):
-    register(lab, "n1[0,14)")
+    then = lab.register("n1[0,14)")
     assert why_recipe(lab.state, R.key) == (
-        "dark: no distributed forward has certified it yet; "
+        f"dark since sequence {then.record.sequence}: "
+        "no distributed forward has certified it yet; "
         "no certifying route exists: no usable claim holds layers [14, 28)"
     )
 
@@ -82,12 +84,13 @@ def test_with_an_overlay_the_outlook_is_that_of_what_is_live(lab):
 
 def test_a_revoked_recipe_gives_the_operators_reason_and_the_way_back(lab):
     lab.certify(*HALVES)
-    lab.revoke()
+    revoked = lab.revoke().record.sequence
     assert why_recipe(lab.state, R.key) == (
-        "revoked by an operator: a test; it can be reinstated, and must then be certified anew"
+        f"revoked by an operator at sequence {revoked}: a test; "
+        "it can be reinstated, and must then be certified anew"
     )
-    lab.reinstate_recipe()
-    assert why_recipe(lab.state, R.key).startswith("dark: ")
+    back = lab.reinstate_recipe().record.sequence
+    assert why_recipe(lab.state, R.key).startswith(f"dark since sequence {back}: ")
 
 
 def test_a_node_without_a_label_is_called_by_the_beginning_of_its_key():
@@ -129,12 +132,13 @@ def test_a_superseded_claim_says_since_when_and_who_must_register(lab):
     assert why(lab).endswith("Its current process must register the shard.")
 
 
-def test_a_claim_in_conflict_says_that_the_key_may_be_copied(lab):
+def test_a_claim_in_conflict_says_since_when_and_that_the_key_may_be_copied(lab):
     lab.certify(*HALVES)
+    then = lab.register("n1/other@elsewhere[0,14)")
     lab.register("n1/other@elsewhere[0,14)")
     assert why(lab) == (
-        "conflict: two hosts use the key of n1 of Ada, as if it were copied. "
-        "An operator must reinstate the node, and its processes must restart."
+        f"conflict since sequence {then.record.sequence}: two hosts use the key of n1 of Ada, "
+        "as if it were copied. An operator must reinstate the node, and its processes must restart."
     )
 
 
@@ -150,10 +154,21 @@ def test_a_suspended_claim_says_since_when_and_that_only_an_operator_lifts_it(la
 def test_a_claim_that_ended_before_its_node_was_suspended_keeps_its_own_sequence(lab):
     lab.certify(*HALVES)
     ended = lab.withdraw("n1")
-    lab.suspend("n1")
+    then = lab.suspend("n1")
     withdrawn, suspended = why_claim(lab.state, lab.claim("n1"))
     assert withdrawn.startswith(f"withdrawn at sequence {ended.record.sequence}: ")
-    assert suspended.startswith("suspended: an operator suspended n1 of Ada.")
+    assert suspended.startswith(
+        f"suspended since sequence {then.record.sequence}: an operator suspended n1 of Ada."
+    )
+
+
+def test_a_conflict_behind_a_suspension_does_not_borrow_its_sequence(lab):
+    lab.certify(*HALVES)
+    lab.register("n1/other@elsewhere[0,14)")
+    lab.suspend("n1")
+    conflict, suspended = why_claim(lab.state, lab.claim("n1"))
+    assert conflict.startswith("conflict: two hosts use")
+    assert suspended.startswith("suspended at sequence ")
 
 
 def test_a_claim_whose_node_lost_its_right_to_speak_names_the_policy_that_took_it():
@@ -180,16 +195,16 @@ def test_a_synthetic_claim_says_since_when(lab):
 def test_a_claim_of_a_dark_recipe_says_what_would_certify_it(lab):
     then = lab.register("n1[0,14)")
     assert why(lab) == (
-        "dark: no distributed forward has certified the recipe, known since sequence "
-        f"{then.record.sequence}, yet. All participants of one must attest it."
+        f"dark since sequence {then.record.sequence}: no distributed forward has certified the "
+        "recipe yet. All participants of one must attest it."
     )
 
 
 def test_a_claim_of_a_revoked_recipe_gives_the_operators_reason(lab):
     lab.certify(*HALVES)
-    lab.revoke()
+    then = lab.revoke()
     assert why(lab) == (
-        "revoked: an operator revoked the recipe: a test. "
+        f"revoked at sequence {then.record.sequence}: an operator revoked the recipe: a test. "
         "An operator must reinstate it, and a forward certify it anew."
     )
 

@@ -3,6 +3,7 @@
 import pytest
 
 from kit import R, Scenario, fingerprint_of, identity_block
+from meshnet_events import facts
 from meshnet_events.envelope import ChainHead
 
 
@@ -53,7 +54,7 @@ def test_only_the_newest_result_of_a_side_counts(lab):
         then = lab.handshake("n1", "n2", accepted=accepted)
     assert len(lab.state.handshakes) == 1
     assert pair(lab, "n1", "n2").sequence == then.record.sequence
-    assert not lab.state.refused_pairs[R.key]
+    assert R.key not in lab.state.refused_pairs
 
 
 def test_newest_is_by_sequence_not_by_the_brokers_clock(lab):
@@ -75,7 +76,7 @@ def test_results_are_kept_apart_by_local_fingerprint(lab):
 def test_the_role_does_not_keep_results_apart(lab):
     lab.handshake("n1", "n2", accepted=False, role="initiator")
     lab.handshake("n1", "n2", accepted=True, role="responder")
-    assert not lab.state.refused_pairs[R.key]
+    assert R.key not in lab.state.refused_pairs
 
 
 # -- unknown-peer, then stale-boot -----------------------------------------------------------------
@@ -147,4 +148,14 @@ def test_a_restart_wipes_refusals_of_either_side(lab):
     lab.handshake("n2", "n1", accepted=False)
     lab.register("n2[14,28)", boot="b2")
     assert lab.state.handshakes == {}
-    assert not lab.state.refused_pairs[R.key]
+    assert R.key not in lab.state.refused_pairs
+
+
+def test_a_row_keeps_sixteen_mismatches_however_many_were_sent(lab):
+    many = tuple(
+        facts.Mismatch(detail="x" * 1_024, reason=f"r{n}", shard_index=n) for n in range(40)
+    )
+    lab.handshake("n1", "n2", accepted=False, mismatches=many)
+    (row,) = lab.state.handshakes.values()
+    assert [one.reason for one in row.mismatches] == [f"r{n}" for n in range(16)]
+    assert {len(one.detail) for one in row.mismatches} == {256}

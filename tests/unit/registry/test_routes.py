@@ -4,14 +4,16 @@
 `node/shard_id@host[start,end)`, `~` before a declared host, 28 layers.
 """
 
+import sys
 import time
 
 import pytest
 
 from meshnet_tracker.registry.routing import obstacles as hindrances
 from meshnet_tracker.registry.routing import plan as planning
+from meshnet_tracker.registry.routing import search as searching
 from meshnet_tracker.registry.routing.plan import NoRoute, Route, plan
-from meshnet_tracker.registry.routing.search import Effort
+from meshnet_tracker.registry.routing.problem import Effort
 from meshnet_tracker.registry.rows import Node
 from rows_kit import KEY, SEQUENCE, Presence, claim, digest, handshake, registry
 
@@ -161,6 +163,12 @@ def test_no_more_alternatives_come_than_are_asked_for():
     assert only.alternatives == ()
 
 
+def test_fewer_than_no_alternatives_cannot_be_asked_for():
+    for state in (registry("a[0,28)"), registry()):
+        with pytest.raises(ValueError, match="alternatives is -1; expected 0 or more"):
+            plan(state, KEY, alternatives=-1)
+
+
 # -- handshakes ------------------------------------------------------------------------------------
 
 
@@ -197,6 +205,12 @@ def test_the_handshake_obstacle_names_who_refused_whom():
     assert obstacles(state) == {
         "handshake": "b refused a; b and c refused one another, for this fingerprint"
     }
+
+
+def test_the_handshake_obstacle_names_a_refusal_once_however_often_the_two_meet():
+    state = registry(*[f"{'ab'[i % 2]}/s{i}[{i * 4},{i * 4 + 4})" for i in range(7)],
+                     refused=[("a", "b")])  # fmt: skip
+    assert obstacles(state) == {"handshake": "a refused b, for this fingerprint"}
 
 
 # -- proven seams ----------------------------------------------------------------------------------
@@ -455,12 +469,140 @@ def test_demands_that_cannot_be_met_are_refused_in_bounded_time(claims, policy, 
     assert time.perf_counter() - started < 5
 
 
-def test_a_plan_that_gives_up_refuses_names_every_demand_and_says_so(monkeypatch):
-    monkeypatch.setattr(planning, "Effort", lambda: Effort(20))
-    monkeypatch.setattr(hindrances, "Effort", lambda _: Effort(20))
-    found = obstacles(registry(*many_shards_of_few_nodes(), certify="seams"), "certify")
-    assert list(found) == ["nodes", "hosts", "groups"]
+def give_up_after(monkeypatch, steps, module):
+    monkeypatch.setattr(module, "Effort", lambda *_: Effort(steps))
+
+
+def test_a_plan_that_gives_up_names_every_demand_and_says_that_nothing_is_known(monkeypatch):
+    # a route is there, a b d; but nothing that may be said to be in its way
+    claims = ["a@h1[0,14)", "b@h1[14,20)", "c@h1[14,28)", "d@h2[20,28)"]
+    state = registry(*claims, refused=[("x", "y")])
+    assert route(state, "certify") == "a b d"
+    give_up_after(monkeypatch, 20, planning)
+    give_up_after(monkeypatch, 20, searching)
+    found = obstacles(state, "certify")
+    assert list(found) == ["handshake", "nodes", "hosts", "groups"]
     assert set(found.values()) == {hindrances.UNDECIDED}
+
+
+def test_a_question_that_stays_open_is_not_taken_for_a_no(monkeypatch):
+    claims = ["a@h1[0,14)", "b@h2[14,28)"]
+    state = registry(*claims, refused=[("a", "b")])
+    assert list(obstacles(state, "certify")) == ["handshake"]
+    give_up_after(monkeypatch, 0, hindrances)
+    give_up_after(monkeypatch, 0, searching)
+    found = obstacles(state, "certify")
+    assert set(found.values()) == {hindrances.UNDECIDED}
+
+
+def test_what_no_search_can_refute_in_bounded_time_is_undecided():
+    # three layers are held by two nodes alone, which shows only once all else has been tried
+    claims = [
+        f"n{i}/s{j}@h{i}[{j},{j + 1})" for i in range(28) for j in range(28) if j < 25 or i < 2
+    ]
+    started = time.perf_counter()
+    assert set(obstacles(registry(*claims), "certify").values()) == {hindrances.UNDECIDED}
+    assert time.perf_counter() - started < 10
+
+
+def hostile(nodes, *, apart=False):
+    """Shards up to every layer, and one from layer 1 on, of each of many nodes on one host."""
+    return [
+        f"a{i}/s{start}-{end}@{f'e{i}' if apart else 'evil'}[{start},{end})"
+        for i in range(nodes)
+        for start, end in [*((0, end) for end in range(1, 78)), (1, 78)]
+    ]
+
+
+HONEST = ["v1@h1[0,39)", "v2@h2[39,78)"]
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["one host", "hosts"])
+@pytest.mark.parametrize("spite", ["all", "all and back", "honest", "back"])
+@pytest.mark.parametrize("nodes", [28, 90])
+def test_nodes_that_refuse_everybody_do_not_hide_the_route_of_others(nodes, spite, apart):
+    others = [f"a{i}" for i in range(nodes)]
+    victims = ["v1", "v2"]
+    refused = {
+        "all": [(a, b) for a in others for b in (*others, *victims)],
+        "all and back": [(a, b) for a in others for b in (*others, *victims)]
+        + [(v, a) for v in victims for a in others],
+        "honest": [(a, v) for a in others for v in victims],
+        "back": [(v, a) for v in victims for a in others],
+    }[spite]
+    state = registry(*HONEST, *hostile(nodes, apart=apart), layers=78, proven=[39], refused=refused)
+    started = time.perf_counter()
+    found = plan(state, KEY, "certify")
+    assert time.perf_counter() - started < 10
+    assert isinstance(found, Route), found
+    if spite.startswith("all") or not apart:  # else they make a route themselves
+        assert names(found.hops) == "v1 v2"
+
+
+def test_nodes_of_one_host_that_get_along_with_all_do_not_hide_the_second_host():
+    state = registry("v1@h1[0,39)", "v2@evil[39,78)", *hostile(90), layers=78)
+    assert route(state, "certify").startswith("v1 ")
+
+
+def test_a_search_that_gives_up_falls_back_on_nodes_that_get_along(monkeypatch):
+    # only the wide shards of v1 and v2 and the many of the others are there to choose from
+    others = [f"a{i}" for i in range(28)]
+    refused = [(a, b) for a in others for b in (*others, "v1", "v2")]
+    state = registry(*HONEST, *hostile(28), layers=78, proven=[39], refused=refused)
+    give_up_after(monkeypatch, 1000, planning)
+    assert route(state, "certify") == "v1 v2"
+
+
+def lines_run(ask):
+    """How many lines of Python `ask` runs: a measure of time that no other process changes."""
+    count = 0
+
+    def trace(*_):
+        nonlocal count
+        count += 1
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        ask()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+def scattered(count, nodes):
+    """Shards of a model with very many layers, no two of which start or end alike."""
+    layers, half = 10**6, 5 * 10**5
+    cuts = [i * 7919 % half for i in range(1, count)]
+    shards = [f"n{i % nodes}/s{i}@h[{cut},{half + (cut * 31 + i) % half})"
+              for i, cut in enumerate(cuts)]  # fmt: skip
+    return [f"n0/all@h[0,{layers})", *shards]
+
+
+@pytest.mark.parametrize("loads", [None, {"n0": 3, "n1": 7}], ids=["no loads", "loads"])
+@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize("purpose", ["serve", "certify"])
+def test_four_times_the_shards_take_about_four_times_as_long_however_they_overlap(
+    purpose, nodes, loads
+):
+    overlay = None if loads is None else Presence(loads=loads)
+    lines = [
+        lines_run(lambda state=state: plan(state, KEY, purpose, liveness=overlay))
+        for count in (300, 1200)
+        for state in [registry(*scattered(count, nodes), layers=10**6)]
+    ]
+    assert lines[1] < 6 * lines[0]
+
+
+def test_a_long_chain_takes_about_as_long_per_hop_as_a_short_one():
+    lines = [
+        lines_run(lambda state=state: plan(state, KEY))
+        for hops in (200, 800)
+        for shards in [[f"n{i}[{i},{i + 1})" for i in range(hops)]]
+        for state in [registry(*shards, layers=hops)]
+    ]
+    assert lines[1] < 6 * lines[0]
 
 
 def test_two_hosts_are_found_among_a_thousand_nodes_of_one():

@@ -1,33 +1,41 @@
-"""What a search can know before it starts: the ways on from every layer, and their least cost.
+"""What a search can know before it starts: the least cost of going on from every layer.
 
 Every claim that holds a layer is a way on from there, to its *stop*: the layer where it ends. The
 cost of going on is that of the best chain to the last layer if nothing were asked of neighbours and
 participants but a number of hops. It is never above what a real route costs, so a search that is
-led by it meets the best route first; where nothing stands in the way it is exact.
+led by it meets the best route first; where nothing stands in the way it is exact, and `easiest` is
+that route.
 
 A cost is (hops, proven seams, highest load), compared in this order. Proven seams count below zero
 where they are sought, above where they are avoided.
+
+What a claim costs depends on its stop alone, so the least cost from a layer is the least among the
+claims that start there or before, of all that end behind it. One pass over the stops, last layers
+first, sees them all, and keeps only claims that are cheaper than every one that starts earlier. So
+a chart takes about as long as sorting the claims does, however they overlap.
 """
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections import defaultdict
+from operator import attrgetter
 from typing import NamedTuple
 
-from meshnet_tracker.registry.routing.problem import Problem, claim_key
+from meshnet_tracker.registry.routing.problem import Problem, layers
 from meshnet_tracker.registry.rows import Claim
 
 Cost = tuple[int, int, int]
-# The least cost through a claim, its key, and the claim; None stands for all that cost more.
-Option = tuple[Cost, tuple[str, str], Claim | None]
 
 # How far ahead a demand for more hops is foreseen; one beyond it is only met by searching.
-_FORESIGHT = 8
-_NO_KEY = ("", "")
+_FORESIGHT = 32
+
+_by_key = attrgetter("node", "shard_id")
 
 
-class _Stop(NamedTuple):
+class Stop(NamedTuple):
     """A layer where claims end, the first that one of them holds, and what a seam there costs.
 
-    `stairs` is for loads: (start, least load of a claim that starts there or before), last first.
+    `claims` come with their start. `stairs` are (start, load) of those that are less loaded than
+    all that start before them.
     """
 
     end: int
@@ -37,167 +45,158 @@ class _Stop(NamedTuple):
     claims: list[tuple[int, Claim]]
 
 
-# Hops and seams of the least costs from a stop on, and the stops next on such ways, each with the
-# lowest highest load from there on.
-_Tier = tuple[int, int, list[tuple[_Stop, int]]]
-
-
 class Chart:
-    """The stops of a problem and the ways between them."""
+    """The stops of a problem, and what it costs to go on from each.
+
+    It holds for every problem that differs in `refused` and `demands` only.
+    """
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self._stops = _find_stops(problem)
-        self._ways: dict[int, list[_Stop]] = {}
-        self._costs: list[dict[int, Cost | None]] = [{} for _ in range(1 + _FORESIGHT)]
-        self._tiers: dict[tuple[int, int], list[_Tier]] = {}
-        self._options: dict[tuple[int, int, int, int], list[Option]] = {}
-        self._look_back()
-        self.seams = {stop.end: stop.seam for stop in self._stops}
-        # nodes that are party to a refused handshake
-        self.touchy = {node for pair in problem.refused for node in pair}
-        # nodes with several claims, where none may be named twice, and where their last claim ends
-        self.repeated = _find_repeated(self._stops) if problem.demands.nodes else {}
+        # both by the hops that are asked at least; the stops of a level go on with as many hops
+        self._costs: list[dict[int, Cost]] = []
+        self._levels: list[dict[int, list[Stop]]] = []
 
     def cost(self, at: int, hops: int) -> Cost | None:
         """The least cost from stop `at` on, with at least `hops` hops; None: no way leads on."""
-        hops = min(hops, _FORESIGHT)
-        costs = self._costs[hops]
-        if at not in costs:
-            for stop in self._ways[at]:
-                self.cost(stop.end, hops - 1)
-            costs[at] = self._least_cost(at, self._costs[hops - 1])
-        return costs[at]
+        return self._at_least(hops)[0].get(at)
 
-    def onward(self, at: int, hops: int, peak: int) -> Iterator[Option]:
-        """Claims that may come next at stop `at`, after a highest load of `peak`, best first.
+    def seam(self, at: int) -> int:
+        """What a seam at stop `at` costs."""
+        return self._stops[at].seam
 
-        Each comes with the least cost from `at` on through it, with at least `hops` hops. Of claims
-        that differ in nothing a search looks at, only the best comes.
+    def totals(self, at: int, hops: int) -> list[tuple[int, int]]:
+        """For which totals `ways` may find any, fewest first, and among how many stops it looks."""
+        cost = self.cost(at, hops)
+        if cost is None:
+            return []
+        least, levels = cost[0], self._at_least(hops - 1)[1]
+        if hops <= 1:  # from further on it never takes more hops than from here
+            totals = [least, least + 1]
+        else:
+            totals = sorted(level + 1 for level in levels if level + 1 >= least)
+        return [(total, len(levels.get(total - 1, ()))) for total in totals]
+
+    def ways(self, at: int, hops: int, total: int) -> dict[int, list[Stop]]:
+        """The stops next from `at` for which the least cost through them is of `total` hops.
+
+        They go on with `hops` hops at least, this one included; they come by their proven seams.
         """
-        tiers = self._tiers.get((at, hops))
-        if tiers is None:
-            tiers = self._tiers[at, hops] = self._find_tiers(at, hops)
-        for index, (least_hops, seams, stops) in enumerate(tiers):
-            if index:
-                yield (least_hops, seams, peak), _NO_KEY, None
-            where = (at, hops, peak, index)
-            options = self._options.get(where)
-            if options is None:
-                best: dict[tuple[object, ...], Option] = {}
-                for stop, load in stops:
-                    self._find_options(best, stop, at, (least_hops, seams, max(peak, load)))
-                options = self._options[where] = sorted(best.values())
-            yield from options
-
-    def _look_back(self) -> None:
-        """Find the ways on and the costs from every stop, and from layer 0, last layers first."""
-        ahead: list[_Stop] = []
-        for stop in self._stops:
-            ahead = self._settle(stop.end, ahead)
-            if self._costs[0][stop.end] is not None:
-                ahead = [*ahead, stop]
-        self._settle(0, ahead)
-
-    def _settle(self, at: int, ahead: list[_Stop]) -> list[_Stop]:
-        # what does not reach back to here does not reach back to any layer before
-        ways = self._ways[at] = [stop for stop in ahead if stop.least_start <= at]
-        costs = self._costs[0]
-        is_last = at == self._problem.layer_count
-        costs[at] = (0, 0, 0) if is_last else self._least_cost(at, costs)
+        costs, levels = self._at_least(hops - 1)
+        ways: dict[int, list[Stop]] = {}
+        for stop in levels.get(total - 1, ()):
+            if stop.end <= at:
+                break
+            if stop.least_start <= at:
+                ways.setdefault(costs[stop.end][1] + stop.seam, []).append(stop)
         return ways
 
-    def _least_cost(self, at: int, onward: dict[int, Cost | None]) -> Cost | None:
-        """The least cost from `at` on through any stop, given those from there on."""
-        best: Cost | None = None
-        for end, _, seam, stairs, _ in self._ways[at]:
-            rest = onward[end]
-            if rest is None or (best is not None and rest[0] >= best[0]):
+    def easiest(self, hops: int) -> tuple[Claim, ...] | None:
+        """The best chain of at least `hops` hops, if nothing else is asked; None: there is none.
+
+        However many stops there are, it looks at few: those of a level are looked at once.
+        """
+        problem = self._problem
+        loads, last = problem.loads, problem.layer_count
+        start_cost = self.cost(0, hops)
+        if start_cost is None:
+            return None
+        peak = start_cost[2]
+        chain: list[Claim] = []
+        at = 0
+        while at != last:
+            total, seams, _ = self._at_least(hops)[0][at]
+            onward = self._at_least(hops - 1)[0]
+            choice = [
+                claim
+                for stop in self.ways(at, hops, total)[seams]
+                if onward[stop.end][2] <= peak
+                for start, claim in stop.claims
+                if start <= at and (not loads or loads.get(claim.node, 0) <= peak)
+            ]
+            claim = min(choice, key=_by_key)
+            chain.append(claim)
+            at = layers(claim)[1]
+            hops -= 1
+        return tuple(chain)
+
+    def _at_least(self, hops: int) -> tuple[dict[int, Cost], dict[int, list[Stop]]]:
+        """The costs and levels with at least `hops` hops."""
+        hops = max(0, min(hops, _FORESIGHT))
+        while len(self._costs) <= hops:
+            costs = self._next_costs()
+            levels: dict[int, list[Stop]] = {}
+            for end, cost in costs.items():
+                if stop := self._stops.get(end):
+                    levels.setdefault(cost[0], []).append(stop)
+            self._costs.append(costs)
+            self._levels.append(levels)
+        return self._costs[hops], self._levels[hops]
+
+    def _next_costs(self) -> dict[int, Cost]:
+        """Costs with at least so many hops as there are costs already, last layers first."""
+        last = self._problem.layer_count
+        if len(self._costs) == 1:  # every way has one hop at least
+            return {at: cost for at, cost in self._costs[0].items() if at != last}
+        costs: dict[int, Cost] = {}
+        onward = self._costs[-1] if self._costs else costs
+        if not self._costs:
+            costs[last] = (0, 0, 0)
+        # a staircase: the further a claim starts, the less it costs to go through it
+        starts: list[int] = []
+        throughs: list[Cost] = []
+        for end, _, seam, stairs, _ in self._stops.values():
+            if end != last and (index := bisect_right(starts, end)):
+                costs[end] = throughs[index - 1]
+            rest = onward.get(end)
+            if rest is None:
                 continue
-            peak = rest[2]
-            if stairs:
-                peak = max(peak, next(load for start, load in stairs if start <= at))
-            cost = (rest[0] + 1, rest[1] + seam, peak)
-            if best is None or cost < best:
-                best = cost
-        return best
-
-    def _find_tiers(self, at: int, hops: int) -> list[_Tier]:
-        tiers: dict[tuple[int, int], list[tuple[_Stop, int]]] = {}
-        for stop in self._ways[at]:
-            rest = self.cost(stop.end, max(hops - 1, 0))
-            if rest is not None:
-                through = (rest[0] + 1, rest[1] + stop.seam)
-                tiers.setdefault(through, []).append((stop, rest[2]))
-        return [(*through, tiers[through]) for through in sorted(tiers)]
-
-    def _find_options(
-        self, best: dict[tuple[object, ...], Option], stop: _Stop, at: int, cost: Cost
-    ) -> None:
-        """Note the best claim of each kind that leads from `at` to `stop`."""
-        problem, touchy, repeated = self._problem, self.touchy, self.repeated
-        has_hosts, has_groups = problem.demands.hosts > 0, problem.demands.groups > 0
-        hops, seams, peak = cost
-        for start, claim in stop.claims:
-            if start > at:
-                continue
-            node = claim.node
-            kind = (
-                stop.end,
-                node if node in touchy or node in repeated else None,
-                problem.host(claim) if has_hosts else None,
-                problem.group(claim) if has_groups else None,
-            )
-            if problem.loads:
-                cost = (hops, seams, max(peak, problem.load(claim)))
-            option = (cost, claim_key(claim), claim)
-            other = best.get(kind)
-            if other is None or option < other:
-                best[kind] = option
+            hops, seams, peak = rest
+            for start, load in stairs:
+                through = (hops + 1, seams + seam, max(load, peak))
+                index = bisect_right(starts, start)
+                if index and throughs[index - 1] <= through:
+                    continue
+                until = index
+                while until < len(starts) and throughs[until] >= through:
+                    until += 1
+                starts[index:until] = [start]
+                throughs[index:until] = [through]
+        if index := bisect_right(starts, 0):
+            costs[0] = throughs[index - 1]
+        return costs
 
 
-def _find_stops(problem: Problem) -> list[_Stop]:
-    """The stops, last layers first."""
-    by_end: dict[int, list[tuple[int, Claim]]] = {}
+def _find_stops(problem: Problem) -> dict[int, Stop]:
+    """The stops by where they are, last layers first."""
+    by_end: defaultdict[int, list[tuple[int, Claim]]] = defaultdict(list)
     for claim in problem.claims:
         identity = claim.identity
-        if identity is None:  # none that is live
-            continue
-        claims = by_end.get(identity.shard_end)
-        if claims is None:
-            claims = by_end[identity.shard_end] = []
-        claims.append((identity.shard_start, claim))
+        if identity is not None:  # as that of every live claim is not
+            by_end[identity.shard_end].append((identity.shard_start, claim))
     worth = -1 if problem.seeks_proven else 1
-    stops = []
+    stops: dict[int, Stop] = {}
     for end in sorted(by_end, reverse=True):
         is_seam = end != problem.layer_count
         is_proven = end in problem.proven
         if is_seam and problem.only_proven and not is_proven:
             continue
         claims = by_end[end]
-        stairs = _find_stairs(problem, claims) if problem.loads else []
-        least_start = min(start for start, _ in claims)
-        stops.append(_Stop(end, least_start, worth * (is_seam and is_proven), stairs, claims))
+        if problem.loads:
+            stairs = _find_stairs(problem, claims)
+        else:
+            stairs = [(min([start for start, _ in claims]), 0)]
+        seam = worth if is_seam and is_proven else 0
+        stops[end] = Stop(end, stairs[0][0], seam, stairs, claims)
     return stops
 
 
 def _find_stairs(problem: Problem, claims: list[tuple[int, Claim]]) -> list[tuple[int, int]]:
-    loads = sorted((start, problem.load(claim)) for start, claim in claims)
+    by_node = problem.loads
+    loads = sorted([(start, by_node.get(claim.node, 0)) for start, claim in claims])
     stairs = loads[:1]
     for start, load in loads:
         if load < stairs[-1][1]:
             stairs.append((start, load))
-    return stairs[::-1]
-
-
-def _find_repeated(stops: list[_Stop]) -> dict[str, int]:
-    last: dict[str, int] = {}
-    repeated: dict[str, int] = {}
-    for stop in stops:
-        for _, claim in stop.claims:
-            node = claim.node
-            if node in last:
-                repeated[node] = last[node]
-            else:
-                last[node] = stop.end
-    return repeated
+    return stairs

@@ -12,13 +12,12 @@ from msgspec import Struct
 
 from meshnet_events import reasons as codes
 from meshnet_tracker.registry.coverage import cover
-from meshnet_tracker.registry.routing.problem import Problem, layers
-from meshnet_tracker.registry.routing.search import MAX_STEPS, Effort, best_chain
+from meshnet_tracker.registry.routing.chart import Chart
+from meshnet_tracker.registry.routing.problem import Effort, GaveUp, Problem, layers
+from meshnet_tracker.registry.routing.search import best_chain
 from meshnet_tracker.registry.rows import Claim
 
 UNDECIDED = "undecided: the search gave up before it found whether this is in the way"
-
-_QUESTION_STEPS = MAX_STEPS // 10
 
 
 class Obstacle(Struct, frozen=True):
@@ -31,19 +30,38 @@ class Obstacle(Struct, frozen=True):
 def find_obstacles(problem: Problem) -> tuple[Obstacle, ...]:
     """What is in the way of a route, in the order of `Problem.demanded`; nothing if there is one.
 
-    Each question whether there is one without some demand is bounded. When the answers stay out,
-    every demand is named, and said to be undecided.
+    Together the questions whether there is one without some demand are bounded. When one of them
+    stays open, no reason is given that may be false: see `undecided`.
     """
     gaps = cover(map(layers, problem.claims), problem.layer_count).gaps
     if gaps:
         named = ", ".join(f"[{start}, {end})" for start, end in gaps)
         return (Obstacle(codes.RANGE, f"no usable claim holds layers {named}"),)
+    try:
+        return _fewest_waived(problem)
+    except GaveUp:
+        return undecided(problem)
+
+
+def undecided(problem: Problem) -> tuple[Obstacle, ...]:
+    """Everything that is asked, for when the search gave up: nobody knows what is in the way."""
+    return tuple(Obstacle(code, UNDECIDED) for code in problem.demanded())
+
+
+def _fewest_waived(problem: Problem) -> tuple[Obstacle, ...]:
+    """The demands in any smallest set of them without which there is a route."""
     demanded = problem.demanded()
+    effort = Effort()
+    charts: dict[bool, Chart] = {}
     for size in range(len(demanded) + 1):
         found: dict[str, str] = {}
         is_route = False
         for waived in combinations(demanded, size):
-            chain = best_chain(problem.relaxed(waived), Effort(_QUESTION_STEPS))
+            relaxed = problem.relaxed(waived)
+            chart = charts.get(relaxed.only_proven)
+            if chart is None:
+                chart = charts[relaxed.only_proven] = Chart(relaxed)
+            chain = best_chain(relaxed, effort, chart)
             if chain is None:
                 continue
             is_route = True
@@ -51,7 +69,7 @@ def find_obstacles(problem: Problem) -> tuple[Obstacle, ...]:
                 found.setdefault(code, _describe(code, problem, chain))
         if is_route:
             return tuple(Obstacle(code, found[code]) for code in demanded if code in found)
-    return tuple(Obstacle(code, UNDECIDED) for code in demanded)
+    raise AssertionError("without a gap there is a chain once nothing is asked of it")
 
 
 def _describe(code: str, problem: Problem, chain: tuple[Claim, ...]) -> str:
@@ -67,15 +85,17 @@ def _describe(code: str, problem: Problem, chain: tuple[Claim, ...]) -> str:
         case codes.HANDSHAKE:
             pairs = [(one.node, other.node) for one, other in pairwise(chain)]
             refusals = [_refusal(problem, *pair) for pair in pairs if not problem.get_along(*pair)]
-            return f"{'; '.join(refusals)}, for this fingerprint"
+            return f"{'; '.join(dict.fromkeys(refusals))}, for this fingerprint"
         case codes.NODES:
             return _too_few("node", len({claim.node for claim in chain}), demands.nodes, len(chain))
         case codes.HOSTS:
             hosts = {problem.host(claim) for claim in chain} - {None}
             return _too_few("host", len(hosts), demands.hosts, len(chain))
-        case _:
+        case codes.GROUPS:
             groups = {problem.group(claim) for claim in chain} - {""}
             return _too_few("group", len(groups), demands.groups, len(chain))
+        case _:
+            raise LookupError(f"there is no sentence for the demand {code!r}")
 
 
 def _refusal(problem: Problem, one: str, other: str) -> str:

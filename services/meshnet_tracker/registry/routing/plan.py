@@ -19,9 +19,9 @@ from msgspec import Struct
 
 from meshnet_events import reasons as codes
 from meshnet_tracker.registry.eligibility import Liveness, usable_claims
-from meshnet_tracker.registry.routing.obstacles import Obstacle, find_obstacles
-from meshnet_tracker.registry.routing.problem import Demands, Problem, layers
-from meshnet_tracker.registry.routing.search import Effort, best_chain
+from meshnet_tracker.registry.routing.obstacles import Obstacle, find_obstacles, undecided
+from meshnet_tracker.registry.routing.problem import Demands, Effort, GaveUp, Problem, layers
+from meshnet_tracker.registry.routing.search import best_chain
 from meshnet_tracker.registry.rows import Claim, Recipe
 from meshnet_tracker.registry.state import State
 
@@ -82,28 +82,35 @@ def plan(
     """The best route for `purpose` that names no node of `exclude`, and up to `alternatives` more.
 
     `liveness` is the presence overlay: without it, every claim that the log knows counts as live.
+    Raises `ValueError` when `alternatives` is below 0.
     """
+    if alternatives < 0:
+        raise ValueError(f"alternatives is {alternatives}; expected 0 or more")
     recipe = state.recipes.get(recipe_key)
     if recipe is None:
         unknown = Obstacle(codes.UNKNOWN_RECIPE, f"no admitted claim offered {recipe_key}")
         return NoRoute(recipe_key, purpose, (unknown,), state.sequence)
     problem = _problem(state, recipe, purpose, exclude, liveness)
     barred = _barred_by_status(recipe, purpose)
-    if barred is None:
+    if barred is not None:
+        obstacles = (barred, *find_obstacles(problem))
+        return NoRoute(recipe_key, purpose, obstacles, state.sequence)
+    try:
         chains = _best_chains(problem, 1 + alternatives)
-        if chains:
-            best, *others = map(_hops, chains)
-            return Route(
-                recipe_key=recipe_key,
-                model_artifact_digest=recipe.model_artifact_digest,
-                runtime_recipe_digest=recipe.runtime_recipe_digest,
-                purpose=purpose,
-                hops=best,
-                sequence=state.sequence,
-                alternatives=tuple(others),
-            )
-    obstacles = () if barred is None else (barred,)
-    return NoRoute(recipe_key, purpose, (*obstacles, *find_obstacles(problem)), state.sequence)
+    except GaveUp:
+        return NoRoute(recipe_key, purpose, undecided(problem), state.sequence)
+    if not chains:
+        return NoRoute(recipe_key, purpose, find_obstacles(problem), state.sequence)
+    best, *others = map(_hops, chains)
+    return Route(
+        recipe_key=recipe_key,
+        model_artifact_digest=recipe.model_artifact_digest,
+        runtime_recipe_digest=recipe.runtime_recipe_digest,
+        purpose=purpose,
+        hops=best,
+        sequence=state.sequence,
+        alternatives=tuple(others),
+    )
 
 
 def _problem(
@@ -134,20 +141,29 @@ def _problem(
         if liveness is not None
         else {},
         demands=demands,
-        accepts_declared_hosts=policy.accept_declared_hosts,
+        policy=policy,
     )
 
 
 def _best_chains(problem: Problem, count: int) -> list[tuple[Claim, ...]]:
-    """The best chain, the best of what it leaves, and so on."""
+    """The best chain, the best of what it leaves, and so on.
+
+    Raises `GaveUp` when nobody knows whether there is one.
+    """
     chains: list[tuple[Claim, ...]] = []
     effort = Effort()
     while len(chains) < count:
-        chain = best_chain(problem, effort)
+        if chains:
+            problem = problem.without(chains[-1])
+        try:
+            chain = best_chain(problem, effort)
+        except GaveUp:
+            if not chains:
+                raise
+            break
         if chain is None:
             break
         chains.append(chain)
-        problem = problem.without(chain)
     return chains
 
 

@@ -6,13 +6,35 @@ same problem without some of its demands: comparing what is solvable with and wi
 the obstacles are found.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from itertools import pairwise
 
 from msgspec import Struct, structs
 
 from meshnet_events import reasons as codes
+from meshnet_events.facts import Policy
 from meshnet_tracker.registry.rows import Claim, Node
+
+MAX_STEPS = 300_000
+"""What one plan may take: some tenths of a second."""
+
+
+class GaveUp(Exception):
+    """The search took all the steps that it may: whether there is a route is undecided."""
+
+
+class Effort(Struct):
+    """How many steps a search, or several, may still take. A step is a look at a claim or a stop."""
+
+    steps: int = MAX_STEPS
+
+    def spend(self, steps: int) -> None:
+        """Take so many steps, or raise `GaveUp` when fewer are left."""
+        if steps > self.steps:
+            self.steps = 0
+            raise GaveUp
+        self.steps -= steps
 
 
 class Demands(Struct, frozen=True):
@@ -25,6 +47,11 @@ class Demands(Struct, frozen=True):
     hosts: int = 0
     groups: int = 0
 
+    @property
+    def hops(self) -> int:
+        """The hops that a chain must have at least to meet them."""
+        return max(self.nodes, self.hosts, self.groups)
+
 
 class Problem(Struct, frozen=True):
     """Find a chain of `claims` from layer 0 to `layer_count`.
@@ -32,7 +59,8 @@ class Problem(Struct, frozen=True):
     `proven` are the seams that a forward has crossed, `seeks_proven` whether a route with more of
     them is better, or one with fewer, and `only_proven` whether all of its seams must be. `refused`
     holds pairs of nodes of which the first refused the second. `nodes` has the row of every node
-    that a claim names. `loads` goes by node, and one that is not there has 0.
+    that a claim names. `loads` goes by node, and one that is not there has 0. `policy` says which
+    hosts count.
     """
 
     claims: Collection[Claim]
@@ -44,7 +72,7 @@ class Problem(Struct, frozen=True):
     nodes: Mapping[str, Node]
     loads: Mapping[str, int]
     demands: Demands
-    accepts_declared_hosts: bool
+    policy: Policy
 
     def load(self, claim: Claim) -> int:
         """The load of the claim's node, from 0 to 1000."""
@@ -52,8 +80,7 @@ class Problem(Struct, frozen=True):
 
     def host(self, claim: Claim) -> str | None:
         """The host under the claim, if the policy counts it."""
-        host = claim.host
-        return host.id if host.source == "machine-id" or self.accepts_declared_hosts else None
+        return claim.host.id if self.policy.counts(claim.host) else None
 
     def group(self, claim: Claim) -> str:
         """The group of the claim's node; empty for none, which counts as nothing."""
@@ -63,10 +90,43 @@ class Problem(Struct, frozen=True):
         """Whether neither of two nodes refused the other in its current boot."""
         return (one, other) not in self.refused and (other, one) not in self.refused
 
+    def is_met_by(self, chain: Sequence[Claim]) -> bool:
+        """Whether `chain` meets what is asked of neighbours and of participants."""
+        if self.refused and not all(
+            self.get_along(one.node, other.node) for one, other in pairwise(chain)
+        ):
+            return False
+        if nodes := self.demands.nodes:
+            distinct = len({claim.node for claim in chain})
+            if distinct < len(chain) or distinct < nodes:
+                return False
+        return self._has_enough(chain)
+
+    def asks_more_than_there_is(self, hops: int) -> bool:
+        """Whether all the claims together are of too few nodes, hosts or groups for a chain.
+
+        A chain has `hops` hops at least.
+        """
+        nodes = self.demands.nodes
+        if nodes and len({claim.node for claim in self.claims}) < max(nodes, hops):
+            return True
+        return not self._has_enough(self.claims)
+
+    def _has_enough(self, claims: Collection[Claim]) -> bool:
+        """Whether `claims` are of as many hosts and groups as are asked for."""
+        hosts, groups = self.demands.hosts, self.demands.groups
+        if hosts and len({self.host(claim) for claim in claims} - {None}) < hosts:
+            return False
+        return not groups or len({self.group(claim) for claim in claims} - {""}) >= groups
+
+    def among(self, claims: Iterable[Claim]) -> "Problem":
+        """The same problem with these claims instead."""
+        return structs.replace(self, claims=list(claims))
+
     def without(self, claims: Iterable[Claim]) -> "Problem":
         """The same problem without these claims."""
         gone = {claim_key(claim) for claim in claims}
-        return structs.replace(self, claims=[c for c in self.claims if claim_key(c) not in gone])
+        return self.among(claim for claim in self.claims if claim_key(claim) not in gone)
 
     def at_most_loaded(self, peak: int) -> "Problem":
         """The same problem among the nodes with no load above `peak`, their loads left out."""

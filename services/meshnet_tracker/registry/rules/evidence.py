@@ -13,7 +13,7 @@
 | 9 | `evidence:hop` | the issuer is not hop `hop`, or a hop is no live, genuine claim of an able node |
 | 10 | `evidence:digests` | input, seams and output do not chain |
 | 11 | `evidence:equivocation` | this node in this boot attested other evidence for this session and epoch; it is flagged, and what is not certified by either is void |
-| | *noop* | attested before, or the evidence is void |
+| | *noop* | attested before, or the evidence is void (its word still counts for 11) |
 | 12 | `evidence:policy-nodes`, `-hosts`, `-groups` | the last participant's word, and the policy asks for more: void, never judged again (its word still counts for 11) |
 
 Applied otherwise. The last participant's word certifies a dark recipe and proves every seam that
@@ -22,6 +22,7 @@ the attestations themselves answer a repetition.
 """  # noqa: E501 - a table's rows are lines
 
 import hashlib
+from typing import Literal
 
 import msgspec
 
@@ -29,11 +30,16 @@ from meshnet_events import facts, reasons
 from meshnet_events.facts import ForwardAttested, recipe_key
 from meshnet_events.reasons import Refusal
 from meshnet_tracker.registry.outcome import APPLIED, NOOP, Outcome, refused, rejected
-from meshnet_tracker.registry.rows import Certification, Claim, Evidence, Participant, Recipe
+from meshnet_tracker.registry.rows import Certification, Evidence, Participant, Recipe
 from meshnet_tracker.registry.state import Cause, State
 
 MIN_CERTIFYING_NODES = 2
 
+_POLICY_CODES = {
+    "node": reasons.EVIDENCE_POLICY_NODES,
+    "host": reasons.EVIDENCE_POLICY_HOSTS,
+    "group": reasons.EVIDENCE_POLICY_GROUPS,
+}
 _encode = msgspec.json.Encoder().encode
 _DIGEST_PREFIX = b'{"body":'
 _DIGEST_SUFFIX = b',"domain":"meshnet.forward-evidence.v1"}'
@@ -49,7 +55,10 @@ def attested(state: State, fact: ForwardAttested, cause: Cause) -> Outcome:
     """A participant says that the evidence is what it saw."""
     evidence = fact.evidence
     key = recipe_key(evidence.model_artifact_digest, evidence.runtime_recipe_digest)
-    if refusal := _unsound(evidence):
+    digest = evidence_digest(evidence)
+    pending = state.evidence.get(digest)
+    # what is pending was sound when it was first attested, and is the same evidence
+    if pending is None and (refusal := _unsound(evidence)):
         return refused(refusal)
     recipe = state.recipes.get(key)
     if recipe is None:
@@ -63,18 +72,18 @@ def attested(state: State, fact: ForwardAttested, cause: Cause) -> Outcome:
     ):
         return refused(refusal)
 
-    digest = evidence_digest(evidence)
     before = state.attested(cause.issuer, evidence.route_session_id, evidence.route_epoch)
-    pending = state.evidence.get(digest)
     if before is not None and before != digest:
         return _equivocation(state, evidence, digest, before, key, cause)
-    if before == digest or (pending is not None and pending.void is not None):
+    if before == digest:
         return NOOP
     state.put_attestation(cause.issuer, evidence.route_session_id, evidence.route_epoch, digest)
+    if pending is not None and pending.void is not None:
+        return NOOP
     if pending is None:
         state.put_evidence(pending := _pending(evidence, digest, key, cause))
-    pending.attested = (*pending.attested, cause.issuer)
     state.touch_evidence(pending)
+    pending.attested = (*pending.attested, cause.issuer)
     if len(pending.attested) < len(evidence.hops):
         return APPLIED
     if refusal := _short_of_policy(state, evidence):
@@ -86,8 +95,7 @@ def attested(state: State, fact: ForwardAttested, cause: Cause) -> Outcome:
 
 def _unsound(evidence: facts.Evidence) -> Refusal | None:
     """What makes evidence worthless whatever the registry knows (rows 1 to 5)."""
-    nodes = [hop.node for hop in evidence.hops]
-    distinct = len(set(nodes))
+    distinct = len({hop.node for hop in evidence.hops})
     if evidence.synthetic:
         return Refusal(reasons.EVIDENCE_SYNTHETIC, "the forward was synthetic")
     if distinct < MIN_CERTIFYING_NODES:
@@ -95,7 +103,7 @@ def _unsound(evidence: facts.Evidence) -> Refusal | None:
             reasons.EVIDENCE_TOO_FEW_NODES,
             f"{distinct} distinct nodes; at least {MIN_CERTIFYING_NODES}",
         )
-    if distinct < len(nodes):
+    if distinct < len(evidence.hops):
         return Refusal(reasons.EVIDENCE_DUPLICATE_NODE, "a node is counted twice")
     if evidence.tokens_generated < 1:
         return Refusal(reasons.EVIDENCE_NO_TOKENS, "no token was generated")
@@ -141,15 +149,15 @@ def _broken_hop(state: State, key: str, fact: ForwardAttested, issuer: str) -> R
     if not 0 <= fact.hop < len(hops) or hops[fact.hop].node != issuer:
         return Refusal(reasons.EVIDENCE_HOP, f"the issuer is not hop {fact.hop}")
     for index, hop in enumerate(hops):
-        claim = state.claim(hop.node, hop.shard_id)
-        if fault := _fault_of_hop(state, key, hop, claim):
+        if fault := _fault_of_hop(state, key, hop):
             return Refusal(
                 reasons.EVIDENCE_HOP, f"hop {index} ({hop.node}/{hop.shard_id}): {fault}"
             )
     return None
 
 
-def _fault_of_hop(state: State, key: str, hop: facts.Hop, claim: Claim | None) -> str | None:
+def _fault_of_hop(state: State, key: str, hop: facts.Hop) -> str | None:
+    claim = state.claim(hop.node, hop.shard_id)
     if claim is None or claim.identity is None or claim.status != "live":
         return "no live claim"
     identity = claim.identity
@@ -161,11 +169,8 @@ def _fault_of_hop(state: State, key: str, hop: facts.Hop, claim: Claim | None) -
         return f"the claim holds [{identity.shard_start}, {identity.shard_end})"
     if claim.synthetic:
         return "its backend is synthetic"
-    node = state.nodes[hop.node]
-    if node.conflict or node.suspended:
-        return f"its node is {node.status}"
-    if not node.enrolled and state.policy.enrolment == "required":
-        return "its node is not enrolled"
+    if bars := state.nodes[hop.node].bars(state.policy):
+        return f"its node is barred: {', '.join(bars)}"
     return None
 
 
@@ -178,7 +183,7 @@ def _broken_digests(fact: ForwardAttested) -> Refusal | None:
             f"{len(evidence.seams)} seams for {len(evidence.hops)} hops; expected one fewer",
         )
     chain = (evidence.input_digest, *evidence.seams, evidence.output_digest)
-    if (fact.in_digest, fact.out_digest) != (chain[at], chain[at + 1]):
+    if fact.in_digest != chain[at] or fact.out_digest != chain[at + 1]:
         return Refusal(
             reasons.EVIDENCE_DIGESTS, f"hop {at} saw other digests than the evidence states"
         )
@@ -207,12 +212,12 @@ def _pending(evidence: facts.Evidence, digest: str, key: str, cause: Cause) -> E
         attested=(),
         evidence_digest=digest,
         participants=tuple(
-            Participant(hop.boot_id, hop.node, hop.shard_id) for hop in evidence.hops
+            [Participant(hop.boot_id, hop.node, hop.shard_id) for hop in evidence.hops]
         ),
         recipe_key=key,
         route_epoch=evidence.route_epoch,
         route_session_id=evidence.route_session_id,
-        seams=tuple(hop.end for hop in evidence.hops[:-1]),
+        seams=tuple([hop.end for hop in evidence.hops[:-1]]),
         sequence=cause.sequence,
         time_ms=cause.time_ms,
     )
@@ -224,24 +229,23 @@ def _short_of_policy(state: State, evidence: facts.Evidence) -> Refusal | None:
     hosts, groups = set(), set()
     for hop in evidence.hops:
         host = state.claims[hop.node][hop.shard_id].host
-        if host.source == "machine-id" or policy.accept_declared_hosts:
+        if policy.counts(host):
             hosts.add(host.id)
         groups.add(state.nodes[hop.node].group)
     groups.discard("")
-    for code, noun, found, asked in (
-        (
-            reasons.EVIDENCE_POLICY_NODES,
-            "node",
-            len(evidence.hops),
-            policy.min_certifying_nodes,
-        ),
-        (reasons.EVIDENCE_POLICY_HOSTS, "host", len(hosts), policy.min_distinct_hosts),
-        (reasons.EVIDENCE_POLICY_GROUPS, "group", len(groups), policy.min_distinct_groups),
-    ):
-        if found < asked:
-            plural = "" if found == 1 else "s"
-            return Refusal(code, f"{found} distinct {noun}{plural}, policy asks for {asked}")
+    if len(evidence.hops) < policy.min_certifying_nodes:
+        return _too_few("node", len(evidence.hops), policy.min_certifying_nodes)
+    if len(hosts) < policy.min_distinct_hosts:
+        return _too_few("host", len(hosts), policy.min_distinct_hosts)
+    if len(groups) < policy.min_distinct_groups:
+        return _too_few("group", len(groups), policy.min_distinct_groups)
     return None
+
+
+def _too_few(noun: Literal["node", "host", "group"], found: int, asked: int) -> Refusal:
+    code = _POLICY_CODES[noun]
+    plural = "" if found == 1 else "s"
+    return Refusal(code, f"{found} distinct {noun}{plural}, policy asks for {asked}")
 
 
 def _certify(state: State, recipe: Recipe, evidence: Evidence, cause: Cause) -> None:
@@ -249,6 +253,7 @@ def _certify(state: State, recipe: Recipe, evidence: Evidence, cause: Cause) -> 
     state.drop_evidence(evidence.evidence_digest)
     if recipe.status != "dark":
         return
+    state.touch_recipe(recipe)
     recipe.certification = Certification(
         evidence_digest=evidence.evidence_digest,
         nodes=tuple(hop.node for hop in evidence.participants),

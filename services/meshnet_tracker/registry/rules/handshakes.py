@@ -5,14 +5,20 @@
 | 1 | `unknown-peer` | the peer is not a known node |
 | 2 | `stale-boot` | either boot is not its node's current one (before it registers it has none) |
 
-Applied, it replaces what this side said before of this peer, both boots and this fingerprint.
+Applied, it replaces what this side said before of this peer, both boots and this fingerprint. Of
+its mismatches the first sixteen are kept, each detail cut to 256 characters: the log has the rest.
 """
 
-from meshnet_events.facts import HandshakeCompleted, recipe_key
+from msgspec import structs
+
+from meshnet_events.facts import HandshakeCompleted, Mismatch, recipe_key
 from meshnet_events.reasons import STALE_BOOT, UNKNOWN_PEER
 from meshnet_tracker.registry.outcome import APPLIED, Outcome, rejected
 from meshnet_tracker.registry.rows import Handshake
 from meshnet_tracker.registry.state import Cause, State
+
+_MAX_MISMATCHES = 16
+_MAX_DETAIL = 256
 
 
 def completed(state: State, fact: HandshakeCompleted, cause: Cause) -> Outcome:
@@ -33,7 +39,7 @@ def completed(state: State, fact: HandshakeCompleted, cause: Cause) -> Outcome:
         Handshake(
             accepted=fact.accepted,
             boot_id=fact.boot_id,
-            mismatches=fact.mismatches,
+            mismatches=_kept(fact.mismatches),
             node=node.node,
             peer=peer.node,
             peer_boot_id=fact.peer_boot_id,
@@ -47,3 +53,13 @@ def completed(state: State, fact: HandshakeCompleted, cause: Cause) -> Outcome:
         )
     )
     return APPLIED
+
+
+def _kept(mismatches: tuple[Mismatch, ...]) -> tuple[Mismatch, ...]:
+    """As much as people need: a row must not be as large as whoever sent it likes."""
+    if not mismatches:
+        return mismatches
+    return tuple(
+        structs.replace(one, detail=one.detail[:_MAX_DETAIL], reason=one.reason[:_MAX_DETAIL])
+        for one in mismatches[:_MAX_MISMATCHES]
+    )

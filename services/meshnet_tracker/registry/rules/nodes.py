@@ -13,7 +13,6 @@ from meshnet_events.envelope import ChainHead
 from meshnet_events.facts import NodeEnrolled, NodeReinstated, NodeSuspended
 from meshnet_events.reasons import BAD_CHAIN, UNKNOWN_NODE
 from meshnet_tracker.registry.outcome import APPLIED, NOOP, Outcome, rejected
-from meshnet_tracker.registry.rows import Node
 from meshnet_tracker.registry.state import Cause, State
 
 
@@ -36,7 +35,7 @@ def enrolled(state: State, fact: NodeEnrolled, cause: Cause) -> Outcome:
     if fact.chain_from is not None:
         state.end_claims(fact.node, "superseded", cause)
         state.advance_chain(fact.node, ChainHead(fact.chain_from - 1, cause.digest))
-    _record_change(state, row, before, cause)
+    state.note_node_status(row, before, cause)
     return APPLIED
 
 
@@ -51,7 +50,7 @@ def suspended(state: State, fact: NodeSuspended, cause: Cause) -> Outcome:
     before = row.status
     row.suspended = True
     state.end_claims(fact.node, "suspended", cause)
-    _record_change(state, row, before, cause, fact.reason)
+    state.note_node_status(row, before, cause, fact.reason)
     return APPLIED
 
 
@@ -62,6 +61,7 @@ def reinstated(state: State, fact: NodeReinstated, cause: Cause) -> Outcome:
     row = state.nodes.get(fact.node)
     if row is None or not (row.suspended or row.conflict):
         return NOOP
+    row = state.touch_node(fact.node)
     before = row.status
     row.suspended = row.conflict = False
     for _, claim in sorted(state.claims.get(fact.node, {}).items()):
@@ -71,10 +71,5 @@ def reinstated(state: State, fact: NodeReinstated, cause: Cause) -> Outcome:
             # its node is not suspended any more, yet the claim is history: its boot is superseded
             state.set_claim_status(claim, "superseded", cause)
     state.supersede_boot(row, successor=None)
-    _record_change(state, row, before, cause, fact.reason)
+    state.note_node_status(row, before, cause, fact.reason)
     return APPLIED
-
-
-def _record_change(state: State, row: Node, before: str, cause: Cause, detail: str = "") -> None:
-    if row.status != before:
-        state.record("node", row.node, before, row.status, cause, detail)

@@ -11,7 +11,14 @@
 from meshnet_events.facts import OperatorsChanged, PolicyChanged, RealmContinued, RealmCreated
 from meshnet_events.keys import decode_public
 from meshnet_events.reasons import BAD_OPERATORS, BAD_POLICY, OUT_OF_PLACE
-from meshnet_tracker.registry.outcome import APPLIED, NOOP, HistoryFault, Outcome, rejected
+from meshnet_tracker.registry.outcome import (
+    APPLIED,
+    NOOP,
+    FoldFault,
+    FoldFaultReason,
+    Outcome,
+    rejected,
+)
 from meshnet_tracker.registry.rows import Epoch, Realm
 from meshnet_tracker.registry.state import Cause, State
 
@@ -29,7 +36,7 @@ def operators_fault(operators: tuple[str, ...]) -> str | None:
 
 
 def create_realm(state: State, fact: RealmCreated, cause: Cause, operator: str | None) -> Outcome:
-    """Take sequence 1; raises `HistoryFault` unless it creates this realm.
+    """Take sequence 1; raises `FoldFault` unless it creates this realm.
 
     `operator` is the key that the caller was told is the root of trust, if any.
     """
@@ -39,12 +46,13 @@ def create_realm(state: State, fact: RealmCreated, cause: Cause, operator: str |
     if fault is None and cause.issuer not in fact.operators:
         fault = "its issuer is not among the operators that it names"
     if fault is not None:
-        raise HistoryFault("bad-realm", f"sequence 1 is no valid realm.created: {fault}")
+        raise FoldFault(FoldFaultReason.BAD_REALM, f"sequence 1 is no valid realm.created: {fault}")
     if operator is not None and cause.issuer != operator:
-        raise HistoryFault(
-            "wrong-root", f"the realm was created by {cause.issuer}; expected {operator}"
+        raise FoldFault(
+            FoldFaultReason.WRONG_ROOT,
+            f"the realm was created by {cause.issuer}; expected {operator}",
         )
-    state.realm = Realm(
+    realm = state.realm = Realm(
         created_time_ms=cause.time_ms,
         epochs=(),
         operators=tuple(sorted(fact.operators)),
@@ -53,7 +61,7 @@ def create_realm(state: State, fact: RealmCreated, cause: Cause, operator: str |
         realm=fact.realm,
         root=cause.issuer,
     )
-    state.put_policy(state.realm, fact.policy)
+    state.put_policy(realm, fact.policy)
     return APPLIED
 
 
@@ -73,7 +81,6 @@ def continued(state: State, fact: RealmContinued, cause: Cause) -> Outcome:
         )
     realm = state.expect_realm()
     realm.epochs = (*realm.epochs, Epoch(fact.last_sequence, fact.log_root, fact.stream_created))
-    state.changes.realm = True
     return APPLIED
 
 
@@ -86,7 +93,6 @@ def operators_changed(state: State, fact: OperatorsChanged, _: Cause) -> Outcome
     if operators == realm.operators:
         return NOOP
     realm.operators = operators
-    state.changes.realm = True
     return APPLIED
 
 

@@ -20,6 +20,7 @@ def revoked(state: State, fact: RecipeRevoked, cause: Cause) -> Outcome:
     if recipe.status == "revoked":
         return NOOP
     state.clear_proof(recipe)
+    state.touch_recipe(recipe)
     recipe.revoked_reason = fact.reason
     state.set_recipe_status(recipe, "revoked", cause, fact.reason)
     return APPLIED
@@ -32,6 +33,7 @@ def reinstated(state: State, fact: RecipeReinstated, cause: Cause) -> Outcome:
         return rejected(UNKNOWN_RECIPE, f"no admitted claim offered {fact.recipe_key}")
     if recipe.status != "revoked":
         return NOOP
+    state.touch_recipe(recipe)
     recipe.revoked_reason = None
     state.set_recipe_status(recipe, "dark", cause, fact.reason)
     return APPLIED

@@ -35,23 +35,26 @@ def registered(state: State, fact: ShardRegistered, cause: Cause) -> Outcome:
         return rejected(STALE_BOOT, f"boot_id {boot_id} was superseded; restart the process")
     if row is None:
         row = state.touch_node(issuer)
-    _find_conflict(state, row, fact, cause)
+    earlier = state.claim(issuer, fact.shard_id)
+    is_live = earlier is not None and earlier.status == "live"
+    live = earlier if is_live else state.any_live_claim(issuer)
+    if live is not None and live.host.id != fact.host.id and not row.conflict:
+        _mark_conflict(state, row, live, fact, cause)
     if is_new_boot:
         state.end_claims(issuer, "superseded", cause)
         state.supersede_boot(row, successor=boot_id)
 
     identity = state.identities.read(bytes(fact.identity))
     if isinstance(identity, Refusal):
-        return _refuse(state, row, fact, cause, None, identity)
+        return _refuse(state, fact, cause, earlier, None, identity)
     if refusal := _not_admitted(identity, fact, state.policy, cause.time_ms):
-        return _refuse(state, row, fact, cause, identity, refusal)
-    earlier = state.claim(issuer, fact.shard_id)
+        return _refuse(state, fact, cause, earlier, identity, refusal)
     if earlier is not None and earlier.status == "live":
         if _is_the_same(earlier, identity):
             _update(state, earlier, identity, fact, cause)
             return APPLIED
         state.end_claim(earlier, "superseded", cause)
-    _list(state, _claim(row, fact, cause, identity), earlier, cause)
+    _list(state, _claim(row.node, fact, cause, identity), earlier, cause)
     if identity.recipe_key not in state.recipes:
         _make_known(state, identity, fact, cause)
     return APPLIED
@@ -66,24 +69,14 @@ def withdrawn(state: State, fact: ShardWithdrawn, cause: Cause) -> Outcome:
     return APPLIED
 
 
-def _find_conflict(state: State, row: Node, fact: ShardRegistered, cause: Cause) -> None:
+def _mark_conflict(
+    state: State, row: Node, live: Claim, fact: ShardRegistered, cause: Cause
+) -> None:
     """A key that speaks from two hosts was copied."""
-    if row.conflict:
-        return
-    claim = state.any_live_claim(row.node)
-    if claim is None or claim.host.id == fact.host.id:
-        return
     before = row.status
     state.touch_node(row.node).conflict = True
-    if row.status != before:
-        state.record(
-            "node",
-            row.node,
-            before,
-            row.status,
-            cause,
-            f"registered from host {fact.host.id[:12]} while live on host {claim.host.id[:12]}",
-        )
+    why = f"registered from host {fact.host.id[:12]} while live on host {live.host.id[:12]}"
+    state.note_node_status(row, before, cause, why)
 
 
 def _not_admitted(
@@ -130,6 +123,7 @@ def _update(
     state: State, claim: Claim, identity: Identity, fact: ShardRegistered, cause: Cause
 ) -> None:
     """The claim goes on with what the newer registration says of it."""
+    state.touch_claim(claim)
     claim.device = fact.device
     claim.endpoint = fact.endpoint
     claim.host = fact.host
@@ -138,35 +132,33 @@ def _update(
     claim.synthetic = fact.capability.synthetic
     claim.time_ms = cause.time_ms
     claim.validated_at_ms = fact.capability.validated_at_ms
-    state.touch_claim(claim)
 
 
 def _refuse(
     state: State,
-    row: Node,
     fact: ShardRegistered,
     cause: Cause,
+    earlier: Claim | None,
     identity: Identity | None,
     refusal: Refusal,
 ) -> Outcome:
     """The earlier claim of the shard id ends all the same, and the refusal is listed."""
-    earlier = state.claim(row.node, fact.shard_id)
     if earlier is not None and earlier.status == "live":
         state.end_claim(earlier, "superseded", cause)
-    claim = _claim(row, fact, cause, identity)
+    claim = _claim(cause.issuer, fact, cause, identity)
     claim.status, claim.refusal, claim.refusal_detail = "refused", refusal.code, refusal.detail
     _list(state, claim, earlier, cause)
     return refused(refusal)
 
 
-def _claim(row: Node, fact: ShardRegistered, cause: Cause, identity: Identity | None) -> Claim:
+def _claim(node: str, fact: ShardRegistered, cause: Cause, identity: Identity | None) -> Claim:
     return Claim(
         boot_id=fact.boot_id,
         device=fact.device,
         endpoint=fact.endpoint,
         host=fact.host,
         identity=identity,
-        node=row.node,
+        node=node,
         sequence=cause.sequence,
         shard_id=fact.shard_id,
         status="live",
@@ -182,7 +174,7 @@ def _list(state: State, claim: Claim, earlier: Claim | None, cause: Cause) -> No
     state.put_claim(claim)
     if before != claim.status:
         subject = f"{claim.node}/{claim.shard_id}"
-        state.record("shard", subject, before, claim.status, cause, claim.refusal_detail)
+        state.append_transition("shard", subject, before, claim.status, cause, claim.refusal_detail)
 
 
 def _make_known(state: State, identity: Identity, fact: ShardRegistered, cause: Cause) -> None:
@@ -197,6 +189,7 @@ def _make_known(state: State, identity: Identity, fact: ShardRegistered, cause: 
             runtime_recipe_digest=identity.runtime_recipe_digest,
             sequence=cause.sequence,
             status="dark",
+            status_sequence=cause.sequence,
             time_ms=cause.time_ms,
         ),
         cause,
