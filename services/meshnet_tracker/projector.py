@@ -8,8 +8,8 @@
 Folding goes on while a commit is under way; whatever changed meanwhile is written by the next one,
 each row once, however often it changed. What arrives live is committed at once. While catching up
 there is no one to see the steps between, so commits are made far apart: after `COMMIT_EVERY` records
-or a second. Not more than `MAX_AHEAD` records are folded beyond what is committed, so memory is
-bounded. Killed at any point, a projector goes on from the last commit.
+or a second. Not more than `MAX_AHEAD` records, nor `MAX_AHEAD_BYTES` of them, are folded beyond what
+is committed, so memory is bounded, and so is what one statement hands to SQLite. Killed at any point, a projector goes on from the last commit.
 """
 
 import anyio
@@ -27,6 +27,7 @@ from meshnet_tracker.views import Views
 
 COMMIT_EVERY = 32_768
 MAX_AHEAD = 2 * COMMIT_EVERY
+MAX_AHEAD_BYTES = 256 * 2**20
 _COMMIT_AFTER_S = 1.0
 _LOOK_EVERY_S = 0.02
 
@@ -57,6 +58,7 @@ class Projector:
         self._folded: FoldedPosition | None = None
         self._work = anyio.Event()
         self._committed_more = anyio.Event()
+        self._folded_bytes = self._committed_bytes = 0
         self.committed = 0
         """Sequence of the last record whose effects are committed."""
 
@@ -107,16 +109,24 @@ class Projector:
                 async for batch in reader.batches():
                     await self._apply(fold, batch)
                     self._folded = reader.folded
-                    ahead = fold.state.sequence - self.committed
-                    if reader.caught_up or ahead >= COMMIT_EVERY:
+                    self._folded_bytes += sum(len(record.body) for record in batch)
+                    if reader.caught_up or self._is_ahead(by=COMMIT_EVERY):
                         self._work.set()
-                    await self.reached(self.state.sequence - MAX_AHEAD)
+                    while self._is_ahead(by=MAX_AHEAD):
+                        await self._committed_more.wait()
                     await anyio.lowlevel.checkpoint()
                 self._work.set()
                 await self.reached(fold.state.sequence)
                 tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             raise _sole(group) from None
+
+    def _is_ahead(self, *, by: int) -> bool:
+        """Whether that many records, or the share of bytes that goes with it, are not committed."""
+        return (
+            self.state.sequence - self.committed >= by
+            or self._folded_bytes - self._committed_bytes >= by * MAX_AHEAD_BYTES // MAX_AHEAD
+        )
 
     async def _apply(self, fold: Fold, batch: list[Record]) -> None:
         if self._verifier is None:
@@ -136,9 +146,11 @@ class Projector:
             position = self._folded
             if position is None or position.sequence == self.committed:
                 continue
+            folded_bytes = self._folded_bytes
             batch = take_batch(self.state)
             await self._views.commit(batch, before=self.committed, position=position)
             self.committed = position.sequence
+            self._committed_bytes = folded_bytes
             self._committed_more.set()
             self._committed_more = anyio.Event()
 
