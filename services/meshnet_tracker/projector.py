@@ -9,7 +9,9 @@ Folding goes on while a commit is under way; whatever changed meanwhile is writt
 each row once, however often it changed. What arrives live is committed at once. While catching up
 there is no one to see the steps between, so commits are made far apart: after `COMMIT_EVERY` records
 or a second. Not more than `MAX_AHEAD` records, nor `MAX_AHEAD_BYTES` of them, are folded beyond what
-is committed, so memory is bounded, and so is what one statement hands to SQLite. Killed at any point, a projector goes on from the last commit.
+is committed, so memory is bounded, and so is what one statement hands to SQLite.
+
+Killed at any point, a projector goes on from the last commit.
 """
 
 import anyio
