@@ -106,6 +106,7 @@ def recipe_row(recipe: str = RECIPE, **changes: Any) -> Recipe:
         runtime_recipe_digest=recipe,
         sequence=SEQUENCE,
         status="dark",
+        status_sequence=SEQUENCE,
         time_ms=TIME_MS,
     )
     return msgspec.structs.replace(made, **changes)

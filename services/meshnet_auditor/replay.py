@@ -99,7 +99,7 @@ def replay(
 ) -> State:
     """Fold `records` from sequence 1, up to sequence `to` when given.
 
-    `operator` is the root of trust that the caller was told. Raises `HistoryFault` when these are
+    `operator` is the root of trust that the caller was told. Raises `FoldFault` when these are
     not the records of that realm in order. `progress` is told the sequence reached, now and then.
     """
     fold = Fold(State(realm), operator=operator)

@@ -63,6 +63,12 @@ class SafeClient(Client):
         if self._forget(handle) is not None and self.is_connected:
             await self._send_unsubscribe(handle)
 
+    def drop(self) -> None:
+        """Let go of the connection without another word to the server."""
+        if self._transport is not None:
+            self._transport.close()  # type: ignore[no-untyped-call] # nats-py has no types there
+        self.drop_taps()
+
     def drop_taps(self) -> None:
         """End every tap, because the connection is lost."""
         self.outages += 1
@@ -168,9 +174,14 @@ async def connect(
 
 
 async def close(nc: SafeClient) -> None:
-    """Close for good, within two seconds, even while being cancelled."""
+    """Close for good, within two seconds, even while being cancelled. What goes wrong is logged."""
     with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
-        await nc.close()
+        try:
+            await nc.close()
+        except (OSError, NatsError) as error:
+            # what was still to be sent could not be; nats-py leaves the rest to us
+            _log.debug("closing: %s", error or repr(error))
+            nc.drop()
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ import secrets
 import time
 
 import anyio
-import nats
+from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
@@ -14,19 +14,22 @@ from meshnet_events import subjects
 
 _BATCH = 2_000
 _IN_FLIGHT = 4 * _BATCH
-_REQUEST = b'{"batch":2000,"expires":5000000000,"idle_heartbeat":1000000000}'
+_REQUEST = b'{"batch":%d,"expires":5000000000,"idle_heartbeat":1000000000}' % _BATCH
+_CONNECT_TIMEOUT_S = 5.0
 
 
 async def raw_pull_rate(url: str, realm: str, *, timeout_s: float = 120.0) -> float:
     """Records per second of a bare raw pull over the whole stream, with nats-py's own callback.
 
-    It does nothing with a record but check its sequence. Raises TimeoutError, and ValueError when
-    the stream is empty.
+    It does nothing with a record but check its sequence. Raises TimeoutError (nobody there, or the
+    stream not read after `timeout_s`), and ValueError when the stream is empty.
     """
     stream = subjects.stream(realm)
-    nc = await nats.connect(url)
+    nc = Client()
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(nc.close)
+        with anyio.fail_after(_CONNECT_TIMEOUT_S):
+            await nc.connect(url)
         js = nc.jetstream()
         total = (await js.stream_info(stream)).state.last_seq
         if not total:

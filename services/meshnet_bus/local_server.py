@@ -184,7 +184,10 @@ class LocalServer:
 
     def pause(self) -> None:
         """Let it answer nothing while its connections stay open (SIGSTOP)."""
-        self._running().send_signal(signal.SIGSTOP)
+        process = self._running()
+        process.send_signal(signal.SIGSTOP)
+        # a signal is only on its way: one more request could still be answered
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
     def resume(self) -> None:
         """Go on after `pause`."""

@@ -85,11 +85,10 @@ class SafeParser(Parser):
         try:
             while (end := find(b"\r\n", at)) >= 0:
                 start = end + 2
-                if buffer.startswith(b"MSG ", at):
-                    fields = buffer[at + 4 : end].split(b" ")
+                fields = buffer[at:end].split(b" ")
+                if fields[0] == b"MSG":
                     body_at = start
-                elif buffer.startswith(b"HMSG ", at):
-                    fields = buffer[at + 5 : end].split(b" ")
+                elif fields[0] == b"HMSG":
                     body_at = start + int(fields.pop(-2))
                 else:
                     line = buffer[at:start]
@@ -100,13 +99,13 @@ class SafeParser(Parser):
                 if stop + 2 > size:
                     break
                 at = stop + 2
-                reply = fields[2] if len(fields) == 4 else b""
-                sid = int(fields[1])
+                reply = fields[3] if len(fields) == 5 else b""
+                sid = int(fields[2])
                 if tap := taps.get(sid):
-                    tap(fields[0], reply, buffer[body_at:stop], buffer[start:body_at])
+                    tap(fields[1], reply, buffer[body_at:stop], buffer[start:body_at])
                 else:
                     await self._client._process_msg(  # noqa: SLF001 - nats-py's parser calls it too
-                        sid, fields[0], reply, buffer[body_at:stop], buffer[start:body_at]
+                        sid, fields[1], reply, buffer[body_at:stop], buffer[start:body_at]
                     )
         except (ValueError, IndexError) as error:
             raise ProtocolError from error

@@ -31,8 +31,9 @@ from meshnet_events.envelope import ChainHead, SignedEvent, sign_event
 from meshnet_events.facts import Fact
 from meshnet_events.gate import Gate
 from meshnet_events.keys import EventKey
+from meshnet_events.reasons import Refusal
 from meshnet_events.record import Record
-from meshnet_events.screened import Event
+from meshnet_events.screened import Event, Screened
 
 _RESUME_READS = 3
 _LOOKS_BEFORE_RESEND = 2
@@ -86,6 +87,7 @@ class Publisher:
         """The chain as far as it is stored; None before it was recovered."""
         self._realm = realm
         self._key = key
+        self._subject = subjects.event(realm, key.public)
         self._api = StreamApi(nc, realm, prefix=prefix, timeout_s=ack_timeout_s)
         self._gate = Gate(realm)
         self._clock_ms = clock_ms
@@ -95,7 +97,7 @@ class Publisher:
         self._lock = anyio.Lock()
         self._unsettled: SignedEvent | None = None
         self._key_in_use: str | None = None
-        self._trouble: Unreachable | None = None
+        self._trouble = ""
         self._trusted_until = 0.0
 
     async def resume(self) -> ChainHead:
@@ -110,8 +112,9 @@ class Publisher:
     async def publish(self, fact: Fact) -> Published:
         """Sign `fact` as the next event and store it.
 
-        Raises ValueError (too large), `ApiError` (refused by the stream), `NotAcknowledged`,
-        `KeyInUse` and, only before anything was sent, `PlaceLost` and `Unreachable`.
+        Raises ValueError (the gate would refuse it), `ApiError` (the stream refused it),
+        `NotAcknowledged`, `KeyInUse` and, only before anything was sent, `PlaceLost` and
+        `Unreachable`.
         """
         async with self._lock:
             head = self.head or await self._resume()
@@ -126,13 +129,16 @@ class Publisher:
                 time_ms=self._clock_ms(),
                 chance=self._chance(10),
             )
+            self._check(self._screen(signed.body).result)
             return await self._settle(signed, head)
 
     async def publish_signed(self, signed: SignedEvent) -> Published:
         """Store an event that was signed before, the chain's next one or its last.
 
-        Raises ValueError when it is another, or when an event before it is not settled.
+        Raises ValueError when it is another, when an event before it is not settled, or when the
+        gate would refuse it.
         """
+        self._check(self._screen(signed.body).verified())
         async with self._lock:
             head = self.head or await self._resume()
             unsettled = self._unsettled
@@ -167,6 +173,7 @@ class Publisher:
         else:
             looks_left = 0 if anyio.current_time() < self._trusted_until else 1
         pause_s = 0.0
+        self._trouble = "no answer"
         with anyio.move_on_after(self._give_up_after_s):
             while True:
                 await anyio.sleep(pause_s * (0.5 + self._chance(1)[0] / 512))
@@ -182,7 +189,7 @@ class Publisher:
                 try:
                     record = await self._api.last_record_of(self._key.public)
                 except Unreachable as error:
-                    self._trouble = error
+                    self._trouble = str(error)
                     continue
                 looks_left -= 1
                 if record is not None and self._holds(record, signed, head):
@@ -198,7 +205,7 @@ class Publisher:
         try:
             return await self._api.append(self._key.public, signed.body)
         except Unreachable as error:
-            self._trouble = error
+            self._trouble = str(error)
             return None
         except ApiError:
             self._unsettled = None  # a refusal is certain: the place in the chain is free
@@ -226,8 +233,17 @@ class Publisher:
             raise KeyInUse(self._key_in_use)
         return False
 
+    def _screen(self, body: bytes) -> Screened:
+        return self._gate.screen(body, self._subject)
+
+    def _check(self, event: Event | Refusal) -> None:
+        """Raise ValueError for what the gate would refuse: the chain would break there for good."""
+        found = event.data if isinstance(event, Event) else event
+        if isinstance(found, Refusal):
+            message = f"the gate would refuse this event: {found.code}: {found.detail}"
+            raise ValueError(message)  # noqa: TRY004 - the type is right, what it says is not
+
     def _place_of(self, record: Record) -> ChainHead | None:
         """The place in our chain that a record has, if it is an event that our key signed."""
-        subject = subjects.event(self._realm, self._key.public)
-        event = self._gate.screen(record.body, subject).verified()
+        event = self._screen(record.body).verified()
         return ChainHead(event.issuerseq, event.digest) if isinstance(event, Event) else None

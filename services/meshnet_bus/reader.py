@@ -12,12 +12,14 @@ slow one makes the server wait and memory stays bounded (`feed`).
         `----------+-----------'---> faulted   the history is not the one that was read: for good
 
 *Recovering* covers a server restart, a lost connection or consumer, a paused server and a gap. It
-takes as long as it takes; before anything is handed out again the history is verified
-(`history.verify`), as it is at the start and every `check_every_s`. What had arrived and was not
-handed out is read again. A gap that a new feed shows again is filled record by record.
+takes as long as it takes, or `give_up_after_s` where somebody waits for the end (`read_until`);
+before anything is handed out again the history is verified (`history.verify`), as it is at the
+start and every `check_every_s`. What had arrived and was not handed out is read again. A gap that a
+new feed shows again is filled record by record.
 """
 
 import asyncio
+import math
 import random
 from collections.abc import AsyncIterator
 from typing import Literal, Self
@@ -42,6 +44,7 @@ WINDOW = 8_192
 _SILENCE_S = 3 * IDLE_HEARTBEAT_S
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
+_ONE_SHOT_PATIENCE_S = 30.0
 _jitter = random.SystemRandom()
 
 ReaderState = Literal["starting", "reading", "recovering", "faulted"]
@@ -65,9 +68,13 @@ class Reader:
         window: int = WINDOW,
         check_every_s: float = 30.0,
         request_timeout_s: float = 5.0,
+        give_up_after_s: float | None = None,
         prefix: str = API_PREFIX,
     ) -> None:
-        """Raise ValueError when `after` and `expect` name different positions."""
+        """Raise ValueError when `after` and `expect` name different positions.
+
+        An outage is waited out, or given up after `give_up_after_s` in which nothing came.
+        """
         if expect is not None and after not in (0, expect.sequence):
             raise ValueError(f"after is {after}; expect was folded to {expect.sequence}")
         self.position = expect.sequence if expect else after
@@ -85,11 +92,13 @@ class Reader:
         self._until = until
         self._window = window
         self._check_every_s = check_every_s
+        self._give_up_after_s = math.inf if give_up_after_s is None else give_up_after_s
         self._known = expect
         self._last: Record | None = None
         self._feed: Feed | None = None
         self._gap_at: int | None = None
         self._hole: int | None = None
+        self._trouble = ""
         self._check_at = 0.0
 
     @property
@@ -117,17 +126,18 @@ class Reader:
         """Hand out what has arrived, as soon as there is something: 1 to `window` records.
 
         Raises `HistoryFault` once the history is another, and `Unreachable` when the client was
-        closed for good. Everything else it waits out.
+        closed for good or `give_up_after_s` is over. Everything else it waits out.
         """
         clock = asyncio.get_running_loop().time
-        quiet_since = clock()
+        quiet_since = heard_at = clock()
         while self._until is None or self.position < self._until:
             feed = self._feed
             if feed is None:
-                filled = await self._recover()
+                filled = await self._recover(heard_at)
                 quiet_since = clock()
                 if filled:
                     yield self._hand_out(filled)
+                    heard_at = clock()
                 continue
             if clock() >= self._check_at and not await self._still_the_same():
                 continue
@@ -139,11 +149,11 @@ class Reader:
                 await self._ask(feed)
                 yield batch
                 # the caller's time is not the server's silence
-                quiet_since = clock()
+                quiet_since = heard_at = clock()
                 continue
             if feed.heard:
                 feed.heard = False
-                quiet_since = clock()
+                quiet_since = heard_at = clock()
             if feed.broken or clock() >= quiet_since + _SILENCE_S:
                 self._note_gap(feed.gap_until)
                 await self._drop_feed()
@@ -181,14 +191,24 @@ class Reader:
         self._hole = until if self._gap_at == self.position else None
         self._gap_at = None if until is None else self.position
 
-    async def _recover(self) -> list[Record]:
+    async def _recover(self, heard_at: float) -> list[Record]:
         """Verify the history, then open a feed behind the position, or fill a hole there.
 
-        Tries until it works. Raises `HistoryFault`, or `Unreachable` once the client is closed.
+        Tries until it works. Raises `HistoryFault`, or `Unreachable` once the client is closed or
+        nothing has come for too long since `heard_at`.
         """
         if self.state == "reading":
             self.state = "recovering"
             self.recoveries += 1
+        self._trouble = "no answer"
+        with anyio.CancelScope(deadline=heard_at + self._give_up_after_s):
+            return await self._try_to_recover()
+        raise Unreachable(
+            f"nothing came from {self._api.stream} behind {self.position} "
+            f"within {self._give_up_after_s:g} s ({self._trouble})"
+        )
+
+    async def _try_to_recover(self) -> list[Record]:
         pause_s = _FIRST_PAUSE_S
         while True:
             outages = self._nc.outages
@@ -197,9 +217,10 @@ class Reader:
                 if self._hole is not None:
                     return await self._fill(self._hole)
                 feed = await open_feed(self._api, after=self.position, window=self._window)
-            except Unreachable:
+            except Unreachable as error:
                 if self._nc.is_closed:
                     raise
+                self._trouble = str(error)
                 await anyio.sleep(pause_s * _jitter.uniform(0.5, 1.0))
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
                 continue
@@ -259,15 +280,23 @@ class Reader:
             await feed.close()
 
 
-async def replay(nc: SafeClient, realm: str, *, after: int = 0, until: int | None = None) -> Reader:
+async def read_until(
+    nc: SafeClient,
+    realm: str,
+    until: int | None = None,
+    *,
+    give_up_after_s: float = _ONE_SHOT_PATIENCE_S,
+) -> Reader:
     """Make a reader that ends at `until`, by default at what is now the stream's last record.
 
-    Raises ValueError when the stream does not reach `until`: it would be waited for.
+    Somebody waits for it, so it gives up on an outage. Raises ValueError when the stream does not
+    reach `until`: it would be waited for.
     """
     last = (await read_state(StreamApi(nc, realm))).last_sequence
     if until is not None and until > last:
         raise ValueError(f"the stream ends at {last}; cannot replay up to {until}")
-    return Reader(nc, realm, after=after, until=last if until is None else until)
+    end = last if until is None else until
+    return Reader(nc, realm, until=end, give_up_after_s=give_up_after_s)
 
 
 async def _wait(event: asyncio.Event, at: float) -> None:

@@ -8,11 +8,12 @@
     state_source   where a state comes from: a file, the views, or the stream
     publishing     one fact published, and what the registry made of it
     lookup         what people type (prefixes, labels) to what it names
-    key_files      files that hold a seed; enrolment files: a key's signed request
-    host_id        which machine this is, as a realm may know it
+    key_files      files that hold a seed, and files with a node's request to be enrolled
+    host_id        which machine this is
     policies       a policy from a file and flags
     output         table, JSON or NDJSON on stdout
     look           status as glyph, word and colour; short keys
+    claims         claims as a table
     strip          the layer strip, in characters
     progress       a bar on stderr, for people who wait
     errors         exceptions to message, advice and exit code

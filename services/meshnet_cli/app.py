@@ -27,7 +27,7 @@ _COMMANDS = (
     ("route", "meshnet_cli.commands.route:app", "Chains of shards over a whole model."),
     ("log", "meshnet_cli.commands.log:log", "Records with their outcome and reason."),
     ("audit", "meshnet_cli.commands.audit:app", "Replay the log and see what held, and when."),
-    ("schema", "meshnet_cli.commands.schema:app", "The contract as JSON Schema and AsyncAPI."),
+    ("schema", "meshnet_cli.commands.schema:app", "The contract: schemas and pages."),
     ("bench", "meshnet_cli.bench.command:app", "How fast this is, beside its raw limit."),
 )
 
@@ -48,6 +48,9 @@ def make_app(arguments: Sequence[str] = ()) -> App:
     called = next(iter(arguments), None)
     for name, place, line in _COMMANDS:
         app.command(place, name=name, help=None if name == called else line)
+    app.register_install_completion_command(
+        help="Complete commands and options in this shell: bash, fish or zsh."
+    )
     return app
 
 

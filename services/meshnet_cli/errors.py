@@ -58,7 +58,7 @@ _KNOWN: dict[str, tuple[int, str]] = {
     "meshnet_bus.api.ApiError": (FAILED, ""),
     "meshnet_bus.local_server.NoServer": (FAILED, ""),
     "meshnet_bus.history.HistoryFault": (VERIFICATION_FAILED, _FIND_OUT),
-    "meshnet_tracker.registry.outcome.HistoryFault": (VERIFICATION_FAILED, _FIND_OUT),
+    "meshnet_tracker.registry.outcome.FoldFault": (VERIFICATION_FAILED, _FIND_OUT),
     "meshnet_bus.stream.StreamDrift": (VERIFICATION_FAILED, ""),
     "meshnet_bus.stream.RealmExists": (FAILED, ""),
     "meshnet_bus.publisher.KeyInUse": (FAILED, ""),
@@ -69,6 +69,7 @@ _KNOWN: dict[str, tuple[int, str]] = {
     ),
     "meshnet_tracker.views.ViewsError": (FAILED, ""),
     "meshnet_auditor.source.SourceError": (FAILED, "get the history again from where it came"),
+    "meshnet_node.pin.errors.NoSuchFile": (NOT_FOUND, ""),
     "meshnet_node.pin.errors.PinError": (FAILED, ""),
     "meshnet_node.recipe_identity._checks.RecipeIdentityError": (
         FAILED,
@@ -78,6 +79,10 @@ _KNOWN: dict[str, tuple[int, str]] = {
     "meshnet_node.capability.CapabilityReportError": (FAILED, ""),
     "meshnet_node.admission.CapabilityAdmissionError": (FAILED, "nothing was published"),
     "meshnet_events.keys.BadKey": (FAILED, ""),
+    "cyclopts.completion.detect.ShellDetectionError": (
+        USAGE,
+        "name it: `meshnet --install-completion --shell bash` (or zsh, or fish)",
+    ),
     "builtins.FileNotFoundError": (NOT_FOUND, ""),
     "builtins.PermissionError": (FAILED, "change its permissions, or run as its owner"),
     "builtins.OSError": (FAILED, ""),

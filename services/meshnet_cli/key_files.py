@@ -1,37 +1,18 @@
-"""Files that hold a secret, and the request that a new node signs.
+"""Files that hold a secret, and files with a node's request to be enrolled.
 
 A key file holds one seed (`SU…`) and a newline, mode 0600, and comes into being whole or not at all.
-Its text is never printed, logged or put into an error.
-
-An enrolment request is what a node hands to an operator. Byte for byte
-
-    {"request":R,"sig":"S"}
-
-`R` is canonical JSON, `S` base64url without padding of the node's signature over the DSSE encoding of
-`R` with payload type `application/vnd.meshnet.enrol.v1+json`: whoever sends it holds the key. For
-example, before signing:
-
-    {"label":"rack-2","node":"UBXW…P4T2","time_ms":1790000000000}
-
-`label` is what the node proposes to be called, `time_ms` when it asked.
+Its text is never printed, logged or put into an error. What a request's file holds is
+`meshnet_events.enrolment`'s to say.
 """
 
-import base64
-import binascii
 import os
 import secrets
 from pathlib import Path
-from typing import Annotated
-
-import msgspec
-from msgspec import Meta, Struct
 
 from meshnet_cli.errors import NOT_FOUND, VERIFICATION_FAILED, CliError
-from meshnet_events.envelope import ENROL_PAYLOAD_TYPE, canonical, pre_authentication
-from meshnet_events.forms import Count, PublicKey
-from meshnet_events.keys import BadKey, EventKey, decode_public, signature_is_valid
-
-MAX_REQUEST = 4_096
+from meshnet_events.enrolment import MAX_REQUEST, EnrolmentRequest, parse_request
+from meshnet_events.keys import BadKey, EventKey
+from meshnet_events.reasons import BAD_SIGNATURE, Refusal
 
 
 def write_new(path: Path, content: bytes) -> None:
@@ -52,9 +33,13 @@ def write_new(path: Path, content: bytes) -> None:
         unfinished.unlink()
 
 
-def create_key(path: Path) -> EventKey:
-    """Make a key and keep it at `path`. Raises `CliError` if there is something already."""
-    key = EventKey(secrets.token_bytes(32))
+def new_key() -> EventKey:
+    """A key that nobody had before, kept nowhere yet."""
+    return EventKey(secrets.token_bytes(32))
+
+
+def keep_key(path: Path, key: EventKey) -> None:
+    """Keep `key` at `path`. Raises `CliError` if there is something already."""
     try:
         write_new(path, f"{key.seed_text()}\n".encode())
     except FileExistsError:
@@ -62,7 +47,6 @@ def create_key(path: Path) -> EventKey:
             f"{path} exists; it is not written over",
             "use the key that is there, or name another directory",
         ) from None
-    return key
 
 
 def read_key(path: Path, whose: str) -> EventKey:
@@ -89,27 +73,6 @@ def read_key(path: Path, whose: str) -> EventKey:
         ) from None
 
 
-class EnrolmentRequest(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a node asks: to be enrolled under its key. Members in alphabetical order."""
-
-    label: Annotated[str, Meta(max_length=1024)]
-    node: PublicKey
-    time_ms: Count
-
-
-class _Signed(Struct, frozen=True, forbid_unknown_fields=True):
-    request: msgspec.Raw
-    sig: str
-
-
-def sign_request(key: EventKey, *, label: str, time_ms: int) -> bytes:
-    """The file in which the owner of `key` asks to be enrolled."""
-    request = canonical(EnrolmentRequest(label, key.public, time_ms))
-    signature = key.sign(pre_authentication(ENROL_PAYLOAD_TYPE, request))
-    text = base64.urlsafe_b64encode(signature).rstrip(b"=")
-    return b'{"request":%b,"sig":"%b"}\n' % (request, text)
-
-
 def read_request(path: Path) -> EnrolmentRequest:
     """The request in `path`, its signature checked. Raises `CliError`."""
     try:
@@ -117,24 +80,16 @@ def read_request(path: Path) -> EnrolmentRequest:
             content = file.read(MAX_REQUEST + 1)
     except IsADirectoryError:
         return read_request(path / "enrol.json")
-    if len(content) > MAX_REQUEST:
-        raise CliError(f"{path} is larger than {MAX_REQUEST:,} bytes: no enrolment request")
-    try:
-        signed = msgspec.json.decode(content, type=_Signed)
-        request = msgspec.json.decode(signed.request, type=EnrolmentRequest)
-        signature = base64.urlsafe_b64decode(f"{signed.sig}==")
-    except (msgspec.MsgspecError, UnicodeDecodeError, binascii.Error) as error:
+    request = parse_request(content)
+    if not isinstance(request, Refusal):
+        return request
+    if request.code == BAD_SIGNATURE:
         raise CliError(
-            f"{path} is no enrolment request: {error}", "`meshnet node init` writes one"
-        ) from None
-    public = decode_public(request.node)
-    if public is None:
-        raise CliError(f"{path}: request.node: expected an NKey user public key (U…)")
-    payload = pre_authentication(ENROL_PAYLOAD_TYPE, bytes(signed.request))
-    if len(signature) != 64 or not signature_is_valid(public, payload, signature):
-        raise CliError(
-            f"{path}: {request.node} did not sign this request",
+            f"{path}: {request.detail}",
             "ask the node's owner for the file that `meshnet node init` wrote; nothing was published",
             code=VERIFICATION_FAILED,
         )
-    return request
+    raise CliError(
+        f"{path} is no enrolment request: {request.code}: {request.detail}",
+        "`meshnet node init` writes one",
+    )

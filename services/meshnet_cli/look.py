@@ -84,3 +84,8 @@ def short(key: str | None) -> str:
 def layers(start: int | None, end: int | None) -> str:
     """`[0, 9)`: the first layer and the one after the last."""
     return "–" if start is None else f"[{start}, {end})"
+
+
+def fitted(text: str, width: int) -> str:
+    """`text` in at most `width` characters; `…` where some are left out."""
+    return text if len(text) <= width else f"{text[: width - 1]}…"

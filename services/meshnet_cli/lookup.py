@@ -36,12 +36,13 @@ def find_recipe(state: State, text: str) -> Recipe:
 
 
 def find_node(state: State, text: str) -> Node:
-    """The node labelled `text`, or whose key begins with it."""
+    """The node labelled `text`, or whose key begins with it, as `name_of` calls it or not."""
+    beginning = text.removesuffix("…")
     labelled = [node for node in state.nodes.values() if node.label == text]
     found = labelled or [
         node
         for key, node in state.nodes.items()
-        if len(text) >= LEAST_PREFIX and key.startswith(text)
+        if len(beginning) >= LEAST_PREFIX and key.startswith(beginning)
     ]
     if len(found) == 1:
         return found[0]
@@ -72,12 +73,6 @@ def find_claim(state: State, text: str) -> Claim:
     if listed and not shard_id:
         raise not_found("shard", f"{name} has {len(listed)}", listed, "name one of them")
     raise not_found("shard", wanted, listed, "`meshnet shard list` shows every shard")
-
-
-def name_of(state: State, node: str) -> str:
-    """A node as people call it: its label, else as much of its key as names it."""
-    row = state.nodes.get(node)
-    return row.label if row is not None and row.label else node[:12]
 
 
 def _listed(nodes: Iterable[Node]) -> list[str]:

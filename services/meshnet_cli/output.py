@@ -83,12 +83,16 @@ def line(screen: "Console", *parts: "RenderableType") -> None:
     screen.print(*(_one_line(part) for part in parts), soft_wrap=True, sep="")
 
 
-def facts(screen: "Console", pairs: Iterable[tuple[str, "RenderableType"]]) -> None:
+def pairs(screen: "Console", listed: Iterable[tuple[str, "RenderableType"]]) -> None:
     """Names and values, one pair a line, never wrapped."""
-    listed = [(name, value) for name, value in pairs if value not in ("", None)]
-    width = max((len(name) for name, _ in listed), default=0)
-    for name, value in listed:
+    shown = [(name, value) for name, value in listed if value not in ("", None)]
+    width = max((len(name) for name, _ in shown), default=0)
+    for name, value in shown:
         line(screen, f"{name:<{width}}  ", value)
+
+
+facts = pairs
+"""The name that `meshnet_cli.bench` knows it by."""
 
 
 def _one_line(part: "RenderableType") -> "RenderableType":

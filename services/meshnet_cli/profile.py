@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from meshnet_cli.errors import NOT_FOUND, USAGE, CliError
 from meshnet_cli.options import Where
+from meshnet_node.files import replace_file
 
 
 class Profile(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -82,9 +83,7 @@ def write_profile(path: Path, profile: Profile) -> None:
         if (value := getattr(profile, name)) is not None
     ]
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.part")
-    unfinished.write_text("".join(lines), encoding="utf-8")
-    unfinished.replace(path)
+    replace_file(path, "".join(lines).encode())
 
 
 class Settings(Struct, frozen=True):

@@ -19,12 +19,11 @@ from meshnet_cli.key_files import read_key
 from meshnet_cli.options import Signing, Source, Where
 from meshnet_cli.profile import Settings, settle
 from meshnet_cli.state_source import CLIENT_NAME, Known, load
-from meshnet_events.envelope import canonical
+from meshnet_events.envelope import MAX_BODY, canonical
 from meshnet_events.facts import Fact
 from meshnet_events.keys import EventKey
 
 _GIVE_UP_AFTER_S = 15.0
-_LARGEST = 61_440
 
 
 def publish(where: Where, key: EventKey, fact: Fact) -> tuple[Published, Known]:
@@ -85,8 +84,8 @@ def checked(fact: Fact) -> Fact:
 def read_limited(path: Path, what: str) -> bytes:
     """The bytes of a file that a person names; no more than an event could hold."""
     content = path.read_bytes()
-    if len(content) > _LARGEST:
-        raise CliError(f"{path} is larger than {_LARGEST:,} bytes: no {what}")
+    if len(content) > MAX_BODY:
+        raise CliError(f"{path} is larger than {MAX_BODY:,} bytes: no {what}")
     return content
 
 

@@ -10,6 +10,7 @@ left out of all of them. A root of trust that was named is checked in each.
 
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from msgspec import Struct
 from meshnet_auditor.replay import replay
 from meshnet_auditor.source import RecordFile
 from meshnet_bus.client import closing, connect
-from meshnet_bus.reader import replay as read_until
+from meshnet_bus.reader import read_until
 from meshnet_cli.errors import NOT_FOUND, USAGE, VERIFICATION_FAILED, CliError
 from meshnet_cli.options import Source, Where
 from meshnet_cli.output import PRESENCE_NOTE
@@ -27,6 +28,7 @@ from meshnet_cli.profile import Settings, settle
 from meshnet_cli.progress import Meter, progress
 from meshnet_events.record import Record
 from meshnet_tracker.registry.fold import Fold
+from meshnet_tracker.registry.outcome import FoldFault
 from meshnet_tracker.registry.rows import RefusedRecord
 from meshnet_tracker.registry.state import State
 from meshnet_tracker.verification import Verifier
@@ -80,11 +82,8 @@ def load(source: Source, *, reached: int = 0) -> Known:
 
 def fold_file(path: Path, where: Where, stop: Stop = EVERYTHING) -> Known:
     """Fold the records in `path`, as far as `stop` says."""
-    if not path.is_file():
-        raise CliError(f"there is no file {path}", code=NOT_FOUND)
-    records = RecordFile(path)
-    settings = settle(where, realm=records.realm)
-    with progress("replaying", "bytes") as meter:
+    with history(path) as records, progress("replaying", "bytes") as meter:
+        settings = settle(where, realm=records.realm)
         state = replay(
             _prefix(_metered(records, meter), stop),
             settings.need_realm(),
@@ -92,6 +91,28 @@ def fold_file(path: Path, where: Where, stop: Stop = EVERYTHING) -> Known:
         )
     _check_reached(state, stop)
     return Known(state, str(path))
+
+
+@contextmanager
+def history(path: Path) -> Iterator[RecordFile]:
+    """The records in `path`. What a fold of them finds wrong is said as of a file."""
+    if not path.exists():
+        raise CliError(f"there is no file {path}", code=NOT_FOUND)
+    if not path.is_file():
+        raise CliError(
+            f"{path} is no regular file, and a history is read more than once",
+            "write what comes through a pipe to a file first, and name that",
+            code=USAGE,
+        )
+    try:
+        yield RecordFile(path)
+    except FoldFault as fault:
+        raise CliError(
+            f"{path}: {fault}",
+            "nothing was concluded from this history: get it again from where it came, or find out "
+            "who changed it",
+            code=VERIFICATION_FAILED,
+        ) from fault
 
 
 def fold_stream(settings: Settings, stop: Stop = EVERYTHING, *, refusal_at: int = 0) -> Known:

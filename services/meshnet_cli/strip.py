@@ -50,13 +50,13 @@ def strip(
     names = ["replicas", *(bar.label for bar in shown), *(name for name, _, _ in named)]
     indent = min(max(map(len, names)), _LABEL) + 2
     axis = _Axis(layer_count)
-    seams = sorted({edge for bar in bars for edge in (bar.end,)} | set(proven))
+    seams = sorted({bar.end for bar in bars} | set(proven))
     seams = [seam for seam in seams if 0 < seam < layer_count]
 
     drawn = Text()
 
     def row(name: str, body: "Text | str", *, style: str = "") -> None:
-        drawn.append(_fitted(name, _LABEL).ljust(indent))
+        drawn.append(look.fitted(name, _LABEL).ljust(indent))
         drawn.append(body, style=style or None) if isinstance(body, str) else drawn.append(body)
         drawn.append("\n")
 
@@ -120,7 +120,3 @@ def _replicas(coverage: Coverage) -> str:
     counts = [interval.replicas for interval in coverage.intervals]
     least, most = min(counts, default=0), max(counts, default=0)
     return str(least) if least == most else f"{least} to {most}"
-
-
-def _fitted(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}…"

@@ -5,6 +5,7 @@
     targets           locked targets: the digests that one model's files must have
     capability        what a doctor's forward proved, as a report
     admission         does the report cover what is about to be registered?
+    files             a file replaced whole
     testing           explicit validators, for tests
 
 It leans on the bus and the contract, and never on a tracker.

@@ -9,17 +9,37 @@ the clock. There is no lenient mode: a test passes an explicit report (`meshnet_
 """
 
 import math
+import re
 import time
-from collections.abc import Sequence
-from typing import Protocol, Self, TypeVar
+from collections.abc import Iterable
+from typing import Protocol, Self, TypeVar, cast
 
 from msgspec import Struct
 
-from meshnet_events.admission import Selection, capability_refusal, missing_report
-from meshnet_node.capability import CapabilityContext
+from meshnet_events.admission import (
+    STATUS_PASSED,
+    Selection,
+    capability_refusal,
+    missing_report,
+)
+from meshnet_node.capability import CapabilityContext, CapabilityReport, CapabilityValidator
+from meshnet_node.recipe_identity import ShardIdentity
+
+__all__ = [
+    "MAX_AGE_SECONDS",
+    "MAX_CLOCK_SKEW_SECONDS",
+    "AdmissionRequirement",
+    "CapabilityAdmissionError",
+    "CapabilityContext",
+    "CapabilityReport",
+    "CapabilityValidator",
+    "Report",
+    "admit",
+]
 
 MAX_AGE_SECONDS = 900.0
 MAX_CLOCK_SKEW_SECONDS = 60.0
+_digest = re.compile("(?:[0-9a-f]{64})?").fullmatch
 
 
 class _Model(Protocol):
@@ -49,7 +69,11 @@ class _Backend(Protocol):
 
 
 class Report(Protocol):
-    """What admission reads of a report; nothing else is looked at."""
+    """What admission reads of a report; nothing else is looked at.
+
+    But for the digests, `model.model_artifact_digest` and `recipe.runtime_recipe_digest`, where the
+    requirement states them. A report that has none has not proven them.
+    """
 
     @property
     def model(self) -> _Model:
@@ -80,8 +104,8 @@ class Report(Protocol):
         """When, in seconds since the epoch."""
 
     @property
-    def diagnostics(self) -> Sequence[str]:
-        """What the doctor had to say."""
+    def diagnostics(self) -> Iterable[str] | None:
+        """What the doctor had to say; one text alone is one diagnostic."""
 
 
 _Report = TypeVar("_Report", bound=Report)
@@ -99,8 +123,9 @@ class CapabilityAdmissionError(Exception):
 class AdmissionRequirement(Struct, frozen=True):
     """What is about to be advertised, and how fresh its proof must be (seconds).
 
-    Raises ValueError for an empty label or a limit that is not a finite number from 0 on: either
-    would admit what nobody proved.
+    The digests are 64 hex; left empty, labels alone are compared. Raises ValueError for an empty
+    label, a layer that is no integer, a digest that is none, or a limit that is not a finite number
+    from 0 on: each would admit what nobody proved.
     """
 
     model_id: str
@@ -112,12 +137,21 @@ class AdmissionRequirement(Struct, frozen=True):
     device: str
     max_age_seconds: float = MAX_AGE_SECONDS
     max_clock_skew_seconds: float = MAX_CLOCK_SKEW_SECONDS
+    model_artifact_digest: str = ""
+    runtime_recipe_digest: str = ""
 
     def __post_init__(self) -> None:
         for name in ("model_id", "recipe_id", "recipe_version", "backend_id", "device"):
             label = getattr(self, name)
             if not isinstance(label, str) or not label.strip():
                 raise ValueError(f"{name}: expected a non-empty text")
+        for name in ("shard_start", "shard_end"):
+            if type(getattr(self, name)) is not int:
+                raise ValueError(f"{name}: expected an integer")
+        for name in ("model_artifact_digest", "runtime_recipe_digest"):
+            digest = getattr(self, name)
+            if not isinstance(digest, str) or not _digest(digest):
+                raise ValueError(f"{name}: expected 64 lowercase hex digits, or nothing")
         for name in ("max_age_seconds", "max_clock_skew_seconds"):
             if not 0 <= _seconds(getattr(self, name)) < math.inf:
                 raise ValueError(f"{name}: expected a finite number of seconds, 0 or more")
@@ -127,15 +161,27 @@ class AdmissionRequirement(Struct, frozen=True):
         cls, context: CapabilityContext, *, max_age_seconds: float = MAX_AGE_SECONDS
     ) -> Self:
         """Require a proof of exactly what the context would have served."""
+        return cls.for_identity(
+            context.identity, device=context.device, max_age_seconds=max_age_seconds
+        )
+
+    @classmethod
+    def for_identity(
+        cls, identity: ShardIdentity, *, device: str, max_age_seconds: float = MAX_AGE_SECONDS
+    ) -> Self:
+        """Require a proof of exactly this identity on `device`: its labels and its digests."""
+        recipe, fingerprint = identity.recipe, identity.fingerprint
         return cls(
-            model_id=context.selection.artifact.artifact_id,
-            shard_start=context.selection.start,
-            shard_end=context.selection.end,
-            recipe_id=context.recipe.recipe_id,
-            recipe_version=context.recipe.recipe_version,
-            backend_id=context.backend.backend_id,
-            device=context.device,
+            model_id=identity.artifact.artifact_id,
+            shard_start=identity.shard_start,
+            shard_end=identity.shard_end,
+            recipe_id=recipe.recipe_id,
+            recipe_version=recipe.recipe_version,
+            backend_id=recipe.backend_id,
+            device=device,
             max_age_seconds=max_age_seconds,
+            model_artifact_digest=fingerprint.model_artifact_digest,
+            runtime_recipe_digest=fingerprint.runtime_recipe_digest,
         )
 
 
@@ -154,6 +200,8 @@ def admit(
         requirement.recipe_version,
         requirement.backend_id,
         requirement.device,
+        requirement.model_artifact_digest,
+        requirement.runtime_recipe_digest,
     )
     if report is None:
         raise CapabilityAdmissionError(*missing_report(required))
@@ -161,16 +209,17 @@ def admit(
         required,
         Selection(
             report.model.model_id,
-            report.shard.start,
-            report.shard.end,
+            _layer(report.shard.start),
+            _layer(report.shard.end),
             report.recipe.recipe_id,
             report.recipe.recipe_version,
             report.backend.backend_id,
             report.backend.device,
+            required.model_artifact_digest and getattr(report.model, "model_artifact_digest", ""),
+            required.runtime_recipe_digest and getattr(report.recipe, "runtime_recipe_digest", ""),
         ),
-        # A report that contradicts itself has not passed.
-        status=report.status if report.passed is True else f"{report.status}, not passed",
-        diagnostics=report.diagnostics,
+        status=_status(report),
+        diagnostics=_texts(report.diagnostics),
         validated_at=_seconds(report.validated_at),
         now=time.time() if now is None else now,
         max_age=requirement.max_age_seconds,
@@ -180,6 +229,22 @@ def admit(
     if refusal is not None:
         raise CapabilityAdmissionError(*refusal)
     return report
+
+
+def _status(report: Report) -> str:
+    """The status. A report that calls itself passed and did not pass contradicts itself."""
+    if report.status == STATUS_PASSED and report.passed is not True:
+        return f"{report.status}, not passed"
+    return report.status
+
+
+def _texts(diagnostics: Iterable[str] | None) -> tuple[str, ...]:
+    return (diagnostics,) if isinstance(diagnostics, str) else tuple(diagnostics or ())
+
+
+def _layer(value: object) -> int:
+    """A layer; what is no integer is NaN, as for times: `False` and `0.0` are not layer 0."""
+    return value if type(value) is int else cast("int", math.nan)
 
 
 def _seconds(value: object) -> float:

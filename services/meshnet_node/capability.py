@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Literal, Protocol, Self
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType, field
 
 from meshnet_events.facts import Capability
 from meshnet_node.recipe_identity import ArtifactIdentity, RuntimeRecipe, ShardIdentity
@@ -63,7 +63,9 @@ class CapabilityReport(Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """The doctor's answer. `validated_at` is in seconds since the epoch, `duration_ms` whole.
 
     `status` is `passed`, `failed` (it ran and the numbers are wrong) or `error` (it did not run).
-    `synthetic` marks a backend that computes no model.
+    `synthetic` marks a backend that computes no model. A `passed` that is stated, as a file may,
+    must agree with `status` and is not kept: `passed` follows from it. Raises ValueError when the
+    two disagree.
     """
 
     model: ProvenModel
@@ -77,6 +79,17 @@ class CapabilityReport(Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     output_digest: str = NO_OUTPUT_DIGEST
     synthetic: bool = False
     diagnostics: tuple[str, ...] = ()
+    stated_passed: bool | UnsetType = field(default=UNSET, name="passed")
+
+    def __post_init__(self) -> None:
+        if self.stated_passed is UNSET:
+            return
+        if self.stated_passed is not self.passed:
+            raise ValueError(
+                f"passed: found {str(self.stated_passed).lower()} beside the status "
+                f"{self.status!r}, expected the two to agree"
+            )
+        msgspec.structs.force_setattr(self, "stated_passed", UNSET)
 
     @property
     def passed(self) -> bool:

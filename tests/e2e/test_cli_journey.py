@@ -83,7 +83,7 @@ def test_a_recipe_arrives_dark_gets_a_route_to_certify_and_loses_it_to_a_withdra
 
     why = realm("shard", "why-not", "alpha/main", "-o", "json", code=1).json
     assert why["shard"]["reasons"] == ["dark"]
-    assert why["why"][0].startswith("dark: no distributed forward has certified")
+    assert why["why"][0].startswith("dark since sequence ")
     assert realm("shard", "diff", "alpha", "beta", "-o", "json").json["differences"] == []
 
     gone = realm("node", "withdraw", "--dir", "beta", "--reason", "maintenance", "-o", "json").json
@@ -129,7 +129,7 @@ def test_a_proof_that_does_not_cover_what_is_offered_is_refused_before_anything_
     ("spoil", "named"),
     [
         (lambda block: block["recipe"].pop("kv_dtype"), "kv_dtype"),
-        (lambda block: block["artifact"].update(flavour="mint"), "flavour"),
+        (lambda block: block["artifact"].update(flavour="mint"), "unknown member"),
         (lambda block: block["artifact"].update(revision="main"), "artifact.revision"),
         (lambda block: block["fingerprint"].update(model_artifact_digest="0" * 64), "fingerprint"),
     ],
@@ -165,6 +165,20 @@ def test_an_endpoint_that_is_none_is_a_usage_error(realm):
         "--endpoint", "http://nope", code=2,
     )  # fmt: skip
     assert "endpoint" in refused.err
+
+
+def test_a_label_that_no_operator_could_accept_makes_no_key(realm):
+    refused = realm("node", "init", "--dir", "wordy", "--label", "x" * 1025, code=2)
+    assert "--label" in refused.err
+    assert not (realm.home / "wordy").exists()
+
+
+def test_a_file_that_is_no_request_is_refused_by_what_it_lacks(realm):
+    owner = Owner(realm, "sloppy")
+    request = owner.folder / "enrol.json"
+    for content, code in ((b"{}", "bad-envelope"), (request.read_bytes() * 40, "oversize")):
+        request.write_bytes(content)
+        assert code in realm("admin", "node", "enrol", request, code=1).err
 
 
 def test_a_forged_enrolment_request_is_refused(realm):

@@ -4,6 +4,8 @@ import hashlib
 
 import pytest
 
+from meshnet_node.targets import read_locked_target
+
 
 @pytest.fixture
 def model(meshnet, require):
@@ -38,6 +40,49 @@ def test_a_cut_is_written_and_bound_to_its_source(meshnet, model):
     assert again["artifact"]["content_digest"] == cut["artifact"]["content_digest"]
 
 
+def test_a_cut_without_a_destination_is_named_after_its_source_and_layers(meshnet, model):
+    cut = meshnet("node", "pin", model, "--layers", "0:1", "-o", "json").json
+    made = meshnet.home / "tiny.layers-0-1.gguf"
+    assert hashlib.sha256(made.read_bytes()).hexdigest() == cut["artifact"]["content_digest"]
+    again = meshnet("node", "pin", model, "--layers", "0:1", code=1)
+    assert "it exists already" in again.err
+
+
+def test_a_cut_of_a_split_model_is_named_after_the_whole(meshnet, require):
+    require("gguf")
+    from gguf_files import write_model
+
+    parts = write_model(meshnet.home / "tiny.gguf", parts_of_tensors=8)
+    meshnet("node", "pin", *reversed(parts), "--layers", "1:2")
+    assert (meshnet.home / "tiny.layers-1-2.gguf").is_file()
+
+
+def test_a_target_of_a_new_name_is_made_and_locks_from_then_on(meshnet, model):
+    revision = "a" * 40
+    lock = ("--target", "mine", "--revision", revision)
+    shown = meshnet("node", "pin", model, "--artifact-id", "acme/tiny", *lock).out
+    (made,) = meshnet.home.rglob("mine.json")
+    assert str(made) in shown
+    target = read_locked_target(made)
+    assert target.facts.repository == "acme/tiny"
+    assert target.artifact.revision == revision
+    assert target.files[0].sha256 == hashlib.sha256(model.read_bytes()).hexdigest()
+    again = meshnet("node", "pin", model, *lock, "-o", "json").json
+    assert again["artifact"]["artifact_id"] == "acme/tiny"
+    other = meshnet("node", "pin", model, "--artifact-id", "acme/other", *lock, code=1)
+    assert "acme/tiny" in other.err
+
+
+def test_a_target_whose_name_is_a_path_is_refused(meshnet, model):
+    lock = ("--target", "../mine", "--revision", "a" * 40)
+    assert "expected a name" in meshnet("node", "pin", model, *lock, code=1).err
+
+
+def test_a_model_file_that_is_not_there_is_not_found(meshnet, require):
+    require("gguf")
+    assert "/nope.gguf" in meshnet("node", "pin", "/nope.gguf", code=5).err
+
+
 def test_a_target_that_these_are_not_the_files_of_is_not_locked(meshnet, model):
     refused = meshnet("node", "pin", model, "--target", "glm_alpha", "--revision", "a" * 40, code=1)
     assert "glm_alpha" in refused.err
@@ -47,7 +92,9 @@ def test_a_target_that_these_are_not_the_files_of_is_not_locked(meshnet, model):
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (("--layers", "0:1"), 2, "--output"),
+        (("--output", "b.gguf"), 2, "--layers"),
+        (("--layers", "0:1", "--target", "mine"), 2, "whole files"),
+        (("--layers", "0:1", "--revision", "a" * 40), 2, "labels"),
         (("--layers", "one", "--output", "b.gguf"), 2, "A:B"),
         (("--target", "glm_alpha"), 2, "--revision"),
         (("--revision", "main"), 1, "revision"),

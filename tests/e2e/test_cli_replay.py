@@ -74,7 +74,34 @@ def test_a_history_with_a_record_missing_fails_verification(meshnet):
     lines = HISTORY.read_text().splitlines(keepends=True)
     (meshnet.home / "gap.ndjson").write_text("".join(lines[:5] + lines[6:]))
     refused = meshnet("audit", "replay", "--from", "gap.ndjson", code=3)
-    assert "sequence 7 arrived; expected 6" in refused.err
+    assert "gap.ndjson: gap: sequence 7 arrived; expected 6" in refused.err
+    assert "get it again from where it came" in refused.err
+    assert "views" not in refused.err
+    logged = meshnet("log", "--from", "gap.ndjson", code=3)
+    assert logged.err == refused.err
+
+
+@pytest.mark.parametrize("command", [("audit", "replay"), ("log",), ("recipe", "list")])
+def test_a_history_that_can_be_read_only_once_is_refused_clearly(meshnet, command):
+    pipe = meshnet.home / "pipe"
+    os.mkfifo(pipe)
+    refused = meshnet(*command, "--from", pipe, code=2)
+    assert "no regular file" in refused.err
+    assert "write what comes through a pipe to a file first" in refused.err
+    assert "no regular file" in meshnet(*command, "--from", meshnet.home, code=2).err
+
+
+def test_a_file_that_comes_as_standard_input_is_read_like_any_other(meshnet):
+    with HISTORY.open("rb") as history:
+        done = subprocess.run(
+            [*MESHNET, "recipe", "list", "--from", "/dev/stdin"],
+            stdin=history,
+            env=meshnet.env,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert RECIPE[:12] in done.stdout
 
 
 def test_a_broken_line_is_named(meshnet):
@@ -243,3 +270,40 @@ def test_exported_schemas_are_the_committed_ones(meshnet):
     assert written == {path.name: path.read_bytes() for path in committed.iterdir()}
     whole = meshnet("schema", "export").json
     assert whole == {name: json.loads(content) for name, content in written.items()}
+
+
+def test_the_pages_written_are_the_committed_ones(meshnet):
+    meshnet("schema", "pages", "--dir", "pages")
+    committed = Path(__file__).parents[2] / "docs" / "reference"
+    written = {path.name: path.read_bytes() for path in (meshnet.home / "pages").iterdir()}
+    assert written.keys() == {"events.md", "reasons.md"}
+    assert written == {name: (committed / name).read_bytes() for name in written}
+
+
+def kept(meshnet, lab):
+    path = meshnet.home / "lab.ndjson"
+    path.write_bytes(b"".join(write_records(lab.records)))
+    return path
+
+
+def test_a_name_too_long_for_a_table_is_marked_the_same_in_every_list(meshnet):
+    lab = Scenario()
+    lab.enrol("n1", label="a-label-of-more-than-24-characters")
+    lab.register("n1[0,14)")
+    for command in (("audit", "replay"), ("shard", "list")):
+        shown = meshnet(*command, "--from", kept(meshnet, lab)).out
+        assert "a-label-of-more-than-24… " in shown
+
+
+def test_a_node_without_a_label_has_one_name_and_is_found_by_it(meshnet):
+    lab = Scenario()
+    lab.register("n1[0,14)")
+    name = f"{lab.public('n1')[:12]}…"
+    path = kept(meshnet, lab)
+    assert f"{name}/main" in meshnet("shard", "list", "--from", path).out
+    assert f"{name}/main" in meshnet("audit", "replay", "--from", path).out
+    lab.suspend("n1")
+    path = kept(meshnet, lab)
+    why = meshnet("shard", "why-not", f"{name}/main", "--from", path, code=1).out
+    assert f"{name}/main may not serve" in why
+    assert f"an operator suspended {name}." in " ".join(why.split())

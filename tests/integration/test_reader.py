@@ -8,6 +8,7 @@ import pytest
 
 from bus_kit import ISSUER, REALM, client, fill, until, wire
 from meshnet_bus import feed as feed_module
+from meshnet_bus import limits
 from meshnet_bus import reader as reader_module
 from meshnet_bus.api import StreamApi
 from meshnet_bus.client import Unreachable, close
@@ -15,7 +16,7 @@ from meshnet_bus.feed import Feed
 from meshnet_bus.history import FaultReason, FoldedPosition, HistoryFault, record_digest
 from meshnet_bus.limits import raw_pull_rate
 from meshnet_bus.local_server import LocalServer
-from meshnet_bus.reader import Reader, replay
+from meshnet_bus.reader import Reader, read_until
 from meshnet_bus.stream import provision, read_state, stream_config
 
 SUBJECT = f"mesh.{REALM}.evt.{ISSUER.public}"
@@ -162,7 +163,7 @@ async def test_a_replay_ends_where_it_was_told_to(nc, realm):
     await fill(nc, 300)
     for given, last in ((None, 300), (120, 120), (300, 300)):
         records = []
-        async with await replay(nc, realm, until=given) as reader:
+        async with await read_until(nc, realm, until=given) as reader:
             async for batch in reader.batches():
                 records += batch
         assert [r.sequence for r in records] == list(range(1, last + 1))
@@ -171,7 +172,15 @@ async def test_a_replay_ends_where_it_was_told_to(nc, realm):
 async def test_a_replay_beyond_the_end_is_refused_rather_than_waited_for(nc, realm):
     await fill(nc, 3)
     with pytest.raises(ValueError, match="the stream ends at 3; cannot replay up to 4"):
-        await replay(nc, realm, until=4)
+        await read_until(nc, realm, until=4)
+
+
+async def test_a_replay_gives_up_on_an_outage(server, nc, realm):
+    await fill(nc, 3000)
+    async with await read_until(nc, realm, give_up_after_s=0.3) as reader:
+        server.kill()
+        with pytest.raises(Unreachable, match="nothing came from MESH_demo"):
+            await read_to(reader, 3000)
 
 
 async def test_it_waits_idle_without_losing_its_consumer(nc, realm, read, quick):
@@ -225,37 +234,51 @@ async def test_no_stored_bytes_end_it(nc, realm, subject, headers, reply):
 # ------------------------------------------------------------------------------------ memory
 
 
-async def test_a_slow_caller_makes_the_server_wait_and_not_the_memory_grow(nc, realm):
+@pytest.fixture
+def arrived(monkeypatch):
+    """The bodies of all records that came in, handed out or not."""
+    deliver, bodies = Feed.deliver, []
+
+    def count(self, subject, reply, body, headers):
+        if reply.startswith(b"$JS.ACK."):
+            bodies.append(body)
+        deliver(self, subject, reply, body, headers)
+
+    monkeypatch.setattr(Feed, "deliver", count)
+    return bodies
+
+
+async def test_a_slow_caller_makes_the_server_wait_and_not_the_memory_grow(nc, realm, arrived):
     await fill(nc, 5000)
-    most, sizes, last = 0, [], 0
+    last = 0
     async with Reader(nc, realm, window=200) as reader:
         async for batch in reader.batches():
-            sizes.append(len(batch))
             assert batch[0].sequence == last + 1
+            assert len(batch) <= 200
             last = batch[-1].sequence
-            if len(sizes) < 8:
-                await anyio.sleep(0.05)  # time enough for all that the server may send
-                most = max(most, len(reader._feed._records))
-            if last == 5000:
+            if last > 2000:
                 break
-    assert most == 200
-    assert max(sizes) == 200
+            # four requests of 50 each: at least three are out while the caller is slow
+            await until(lambda last=last: len(arrived) - last > 150)
+            await anyio.sleep(0.02)  # and for anything that should not come
+            assert len(arrived) - last <= 200
+        assert reader.recoveries == 0
 
 
-async def test_large_records_are_bounded_in_bytes(nc, realm, monkeypatch):
+async def test_large_records_are_bounded_in_bytes(nc, realm, monkeypatch, arrived):
     monkeypatch.setattr(feed_module, "_REQUEST_BYTES", 300_000)
     await fill(nc, 120, body=b"x" * 60_000)
-    most = last = 0
+    last = 0
     async with Reader(nc, realm) as reader:
         async for batch in reader.batches():
             assert batch[0].sequence == last + 1
             last = batch[-1].sequence
-            await anyio.sleep(0.05)
-            most = max(most, sum(len(r.body) for r in reader._feed._records))
             if last == 120:
                 break
+            await until(lambda last=last: len(arrived) > last)
+            await anyio.sleep(0.02)
+            assert sum(map(len, arrived[last:])) <= 4 * 300_000
         assert reader.recoveries == 0
-    assert 0 < most <= 4 * 300_000
 
 
 # ------------------------------------------------------------------------------------ recovering
@@ -266,8 +289,7 @@ async def test_it_goes_on_after_the_server_was_killed_and_restarted(server, nc, 
     reading = await read(Reader(nc, realm, window=100))
     await until(lambda: len(reading.records) >= 300)
     server.kill()
-    await anyio.sleep(0.2)
-    assert reading.reader.state == "recovering"
+    await until(lambda: reading.reader.state == "recovering")
     assert not reading.reader.caught_up
     await server.start()
     await reading.reached(2000)
@@ -389,6 +411,54 @@ async def test_a_client_closed_for_good_ends_it_with_a_clear_error(server, realm
     await until(lambda: reading.fault)
     assert isinstance(reading.fault, Unreachable)
     assert "closed for good" in str(reading.fault)
+
+
+async def test_it_gives_up_on_an_outage_when_told_how_long_to_wait(server, nc, realm, read):
+    await fill(nc, 10)
+    reading = await read(Reader(nc, realm, give_up_after_s=0.5))
+    await reading.reached(10)
+    await anyio.sleep(1.2)  # waiting at the tail of a stream is no outage
+    assert reading.reader.state == "reading"
+    server.kill()
+    start = anyio.current_time()
+    await until(lambda: reading.fault)
+    assert anyio.current_time() - start > 0.4
+    assert isinstance(reading.fault, Unreachable)
+    assert "nothing came from MESH_demo behind 10 within 0.5 s (not connected)" in str(
+        reading.fault
+    )
+
+
+async def test_it_gives_up_on_a_server_that_says_nothing(server, nc, realm, read, quick):
+    await fill(nc, 10)
+    reading = await read(Reader(nc, realm, give_up_after_s=0.6))
+    await reading.reached(10)
+    server.pause()
+    await until(lambda: reading.fault, 3)  # sooner than one request times out
+    server.resume()
+    assert isinstance(reading.fault, Unreachable)
+
+
+async def test_it_gives_up_when_feeds_open_and_bring_nothing(nc, realm, read, quick, monkeypatch):
+    monkeypatch.setattr(Feed, "deliver", lambda *message: None)
+    await fill(nc, 10)
+    reading = await read(Reader(nc, realm, give_up_after_s=0.7))
+    await until(lambda: reading.fault)
+    assert isinstance(reading.fault, Unreachable)
+    assert reading.reader.recoveries >= 2
+
+
+async def test_a_callers_own_time_is_not_counted_as_an_outage(server, nc, realm):
+    await fill(nc, 10)
+    async with Reader(nc, realm, until=20, give_up_after_s=0.5) as reader:
+        async for _ in reader.batches():
+            if not nc.outages:
+                server.kill()
+                await anyio.sleep(0.7)
+                await server.start()
+                await until(lambda: nc.outages and nc.is_connected)
+                await fill(nc, 10)
+        assert (reader.position, reader.recoveries) == (20, 1)
 
 
 # ------------------------------------------------------------------------------------ another history
@@ -515,3 +585,13 @@ async def test_the_limit_is_measured_on_the_same_stream(server, nc, realm):
         await raw_pull_rate(server.url, realm)
     await fill(nc, 2000)
     assert await raw_pull_rate(server.url, realm) > 1000
+
+
+async def test_the_limit_is_not_waited_for_where_nobody_answers(server, monkeypatch):
+    monkeypatch.setattr(limits, "_CONNECT_TIMEOUT_S", 0.3)
+    server.pause()
+    start = anyio.current_time()
+    with pytest.raises(TimeoutError):
+        await raw_pull_rate(server.url, REALM)
+    assert anyio.current_time() - start < 1.5
+    server.resume()

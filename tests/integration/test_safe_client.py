@@ -9,7 +9,7 @@ from nats.errors import FlushTimeoutError, ProtocolError
 
 from bus_kit import client, fill, until, wire
 from meshnet_bus.api import StreamApi
-from meshnet_bus.client import SafeClient, Unreachable, closing, connect
+from meshnet_bus.client import SafeClient, Unreachable, close, closing, connect
 from meshnet_bus.protocol import SafeParser
 
 BROKEN_HEADERS = [
@@ -207,3 +207,37 @@ async def test_closing_a_client_of_a_paused_server_does_not_hang(server):
         async with closing(await client(server)):
             server.pause()
     server.resume()
+
+
+async def owe_bytes_to_a_dead_server(server, nc):
+    """Leave bytes that closing would send first, on a connection that is gone."""
+    server.kill()
+    await until(lambda: nc.outages)
+    nc._pending.append(b"PING\r\n")
+    nc._pending_data_size += 6
+
+
+async def test_closing_with_bytes_owed_to_a_dead_server_raises_nothing(server):
+    nc = await client(server)
+    transport = nc._transport._io_writer.transport
+    await owe_bytes_to_a_dead_server(server, nc)
+    await close(nc)
+    assert nc.is_closed
+    assert transport.is_closing()
+
+
+async def test_a_cancellation_is_not_replaced_by_what_goes_wrong_while_closing(server):
+    with anyio.move_on_after(5) as scope:
+        async with closing(await client(server)) as nc:
+            await owe_bytes_to_a_dead_server(server, nc)
+            scope.cancel()
+            await anyio.sleep_forever()
+    assert scope.cancelled_caught
+
+
+async def test_whoever_taps_a_client_whose_closing_went_wrong_is_told(server):
+    nc, lost = await client(server), []
+    await owe_bytes_to_a_dead_server(server, nc)
+    await nc.tap("t.x", lambda *message: None, lambda: lost.append(1))
+    await close(nc)
+    assert lost == [1]

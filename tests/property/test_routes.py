@@ -11,8 +11,11 @@ from itertools import combinations, pairwise
 
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
-from meshnet_tracker.registry.routing.plan import Hop, NoRoute, Purpose, Route, plan
+from meshnet_tracker.registry.routing.plan import Hop, NoRoute, Purpose, Route, _problem, plan
+from meshnet_tracker.registry.routing.problem import Effort, GaveUp, Problem
+from meshnet_tracker.registry.routing.search import best_chain
 from meshnet_tracker.registry.rows import Claim, Node
 from meshnet_tracker.registry.state import State
 from rows_kit import KEY, Presence, claim, registry
@@ -337,6 +340,45 @@ def test_the_order_in_which_claims_and_refusals_came_does_not_matter(case, chanc
     chance.shuffle(shuffled)
     case.state.live_claims[KEY] = dict(shuffled)
     assert case.plan() == before
+
+
+def search(problem: Problem, effort: Effort) -> Chain | type[GaveUp] | None:
+    try:
+        return best_chain(problem, effort)
+    except GaveUp:
+        return GaveUp
+
+
+@given(cases, st.integers(0, 300), st.randoms(use_true_random=False))
+@settings(max_examples=500, deadline=None)
+def test_a_search_gives_up_or_does_not_in_whatever_order_the_claims_came(case, steps, chance):
+    """A state that was read back has its claims in another order, and must answer alike."""
+    problem = _problem(case.state, case.recipe, case.purpose, case.exclude, case.liveness)
+    effort = Effort(steps)
+    chain = search(problem, effort)
+    event(f"{'had enough' if effort.steps else 'gave up'}: {type(chain)}")
+    for _ in range(3):
+        shuffled = list(problem.claims)
+        chance.shuffle(shuffled)
+        again = Effort(steps)
+        assert search(structs.replace(problem, claims=shuffled), again) == chain
+        assert again == effort
+
+
+@given(cases, st.integers(0, 300))
+@settings(max_examples=500, deadline=None)
+def test_what_is_found_where_a_search_gives_up_is_a_route(case, steps):
+    problem = _problem(case.state, case.recipe, case.purpose, case.exclude, case.liveness)
+    chain = search(problem, Effort(steps))
+    usable = [one for one in case.rows if is_usable(case, one)]
+    event("gave up" if chain is GaveUp else "none" if chain is None else "some")
+    if chain is GaveUp:
+        return
+    assert (chain is None) == (best(case, usable) is None)
+    if chain is not None:
+        assert all(one in usable for one in chain)
+        asked = [code for code, is_asked in demands(case).items() if is_asked]
+        assert all(MEETS[code](case, chain) for code in asked)
 
 
 @given(cases)

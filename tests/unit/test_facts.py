@@ -1,14 +1,16 @@
 """The facts keep their own rules, and what was once written stays readable."""
 
 import inspect
+import json
 import re
+from typing import get_args
 
 import msgspec
 import pytest
 
 import golden
 from crafted import REALM, judge
-from meshnet_events import facts, subjects
+from meshnet_events import facts, forms, subjects
 from meshnet_events.envelope import canonical
 from meshnet_events.facts import FACTS, NODE_FACTS, OPERATOR_FACTS, ShardRegistered
 from meshnet_events.presence import Presence
@@ -127,3 +129,57 @@ def test_a_recipe_key_is_the_digest_of_both_digests():
     assert facts.recipe_key(golden.ARTIFACT, golden.RECIPE) == (
         golden.digest(f"{golden.ARTIFACT}:{golden.RECIPE}")
     )
+
+
+# of the right length, so that only the form is wrong
+MISSHAPEN = {
+    forms.Digest: "G" * 64,
+    forms.Endpoint: "http://host:9000",
+    forms.JsonObject: [],
+    forms.PublicKey: "U" * 56,
+    forms.ShardId: "Main",
+    forms.Uuid: golden.BOOT.upper(),
+}
+
+
+def misshapen(value, kind):
+    """Path and JSON of every way to put one member of `value` out of its form."""
+    if isinstance(value, msgspec.Struct):
+        told = json.loads(msgspec.json.encode(value))
+        for member in msgspec.structs.fields(value):
+            for path, wrong in misshapen(getattr(value, member.name), member.type):
+                yield f".{member.name}{path}", {**told, member.name: wrong}
+    elif isinstance(value, tuple):
+        told = json.loads(msgspec.json.encode(value))
+        for index, one in enumerate(value):
+            for path, wrong in misshapen(one, get_args(kind)[0]):
+                yield f"[{index}]{path}", [*told[:index], wrong, *told[index + 1 :]]
+    for form, wrong in MISSHAPEN.items():
+        if kind == form:
+            yield "", wrong
+
+
+WRONG = [
+    pytest.param(type_, path.lstrip("."), data, id=f"{fact.NAME}{path}")
+    for type_, fact in golden.FACTS.items()
+    for path, data in misshapen(fact, type(fact))
+]
+
+
+def test_the_forms_are_those_that_the_schema_states():
+    stated = {
+        name
+        for name, kind in vars(forms).items()
+        if any(
+            isinstance(meta, msgspec.Meta) and meta.extra_json_schema for meta in get_args(kind)[1:]
+        )
+    }
+    assert {name for name in stated if getattr(forms, name) in list(MISSHAPEN)} == stated
+    assert len(stated) == len(MISSHAPEN)
+
+
+@pytest.mark.parametrize(("type_", "path", "data"), WRONG)
+def test_a_member_of_another_form_is_refused_and_named_however_deep_it_stands(type_, path, data):
+    with pytest.raises(msgspec.ValidationError) as refused:
+        msgspec.json.decode(msgspec.json.encode(data), type=FACTS[type_])
+    assert str(refused.value).startswith(f"{path}: expected ")

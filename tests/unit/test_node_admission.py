@@ -1,5 +1,6 @@
 """The node's gate: what it reads, what it says, and that nothing makes it lenient."""
 
+import json
 import math
 import time
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ import pytest
 
 from meshnet_events.admission import Selection, capability_refusal
 from meshnet_events.facts import Capability
+from meshnet_node import admission
 from meshnet_node.admission import AdmissionRequirement, CapabilityAdmissionError, admit
 from meshnet_node.capability import (
     NO_OUTPUT_DIGEST,
@@ -110,7 +112,10 @@ def test_only_what_the_gate_names_is_read_of_a_report():
         validated_at=NOW,
         diagnostics=(),
     )
-    assert admit(requirement(), bare, now=NOW) is bare
+    by_labels = requirement(model_artifact_digest="", runtime_recipe_digest="")
+    assert admit(by_labels, bare, now=NOW) is bare
+    assert refusal(requirement(), bare).reason == "model-mismatch"
+    assert refusal(requirement(model_artifact_digest=""), bare).reason == "recipe-mismatch"
 
 
 def test_a_report_about_the_wrong_thing_is_said_so_before_it_is_said_to_be_old():
@@ -164,6 +169,9 @@ def test_without_a_time_the_hosts_clock_is_read():
         {"model_id": ""},
         {"device": " "},
         {"recipe_version": None},
+        {"shard_start": False},
+        {"model_artifact_digest": "f" * 63},
+        {"runtime_recipe_digest": None},
     ],
 )
 def test_a_requirement_cannot_be_made_lenient(lenient):
@@ -175,8 +183,86 @@ def test_a_requirement_asks_for_what_the_context_would_serve():
     assert AdmissionRequirement.for_context(
         context(2, 7, "cuda:1"), max_age_seconds=60.0
     ) == AdmissionRequirement(
-        "acme/model", 2, 7, "dense", "3", "synthetic", "cuda:1", max_age_seconds=60.0
+        "acme/model",
+        2,
+        7,
+        "dense",
+        "3",
+        "synthetic",
+        "cuda:1",
+        max_age_seconds=60.0,
+        model_artifact_digest=context().identity.fingerprint.model_artifact_digest,
+        runtime_recipe_digest=context().identity.fingerprint.runtime_recipe_digest,
     )
+
+
+def test_a_proof_of_other_bytes_under_equal_labels_is_refused():
+    given = report()
+    for part, digest, reason in (
+        ("model", "model_artifact_digest", "model-mismatch"),
+        ("recipe", "runtime_recipe_digest", "recipe-mismatch"),
+    ):
+        other = msgspec.structs.replace(getattr(given, part), **{digest: "f" * 64})
+        raised = refusal(requirement(), msgspec.structs.replace(given, **{part: other}))
+        assert raised.reason == reason
+        assert f"{digest} '{'f' * 64}' was proven" in raised.message
+        assert admit(requirement(**{digest: ""}), given, now=NOW) is given
+
+
+def test_the_gate_offers_all_that_a_caller_needs():
+    assert set(admission.__all__) >= {
+        "CapabilityReport",
+        "CapabilityValidator",
+        "CapabilityContext",
+        "AdmissionRequirement",
+        "CapabilityAdmissionError",
+        "admit",
+    }
+    assert all(hasattr(admission, name) for name in admission.__all__)
+
+
+@pytest.mark.parametrize(
+    ("diagnostics", "said"),
+    [
+        (None, "it gives no diagnostics"),
+        ((), "it gives no diagnostics"),
+        (iter(["nan in logits", "late"]), "'nan in logits'; 'late'"),
+        ("nan in logits", "'nan in logits'"),
+    ],
+)
+def test_diagnostics_of_any_make_are_told(diagnostics, said):
+    message = refusal(requirement(), report(status="failed", diagnostics=diagnostics)).message
+    assert message.endswith(f": {said}; mend that and run `meshnet node doctor` again")
+
+
+def test_a_failed_report_is_said_to_have_failed_and_nothing_else():
+    assert "status is 'failed'," in refusal(requirement(), report(status="failed")).message
+    lying = SimpleNamespace(
+        **{name: getattr(report(), name) for name in report().__struct_fields__}, passed=False
+    )
+    assert "status is 'passed, not passed'," in refusal(requirement(), lying).message
+
+
+@pytest.mark.parametrize("start", [False, 0.0, -0.0, "0", None])
+def test_what_is_no_integer_is_not_layer_0(start):
+    given = msgspec.structs.replace(
+        report(), shard=msgspec.structs.replace(report().shard, start=start)
+    )
+    assert refusal(requirement(), given).reason == "shard-mismatch"
+    with pytest.raises(ValueError, match="shard_start"):
+        requirement(shard_start=start)
+
+
+@pytest.mark.parametrize(
+    ("age", "said"),
+    [
+        (900.001, "900.001 s old, at most 900.000 s"),
+        (900.5, "900.5 s old, at most 900.0 s"),
+        (-60.002, "60.002 s in the future, at most 60.000 s"),
+    ],
+)
+def test_a_refused_age_is_never_shown_equal_to_its_limit(age, said):
+    assert said in refusal(requirement(), report(validated_at=1e6), now=1e6 + age).message
 
 
 def test_a_context_that_nothing_could_prove_is_refused():
@@ -210,6 +296,26 @@ def test_a_report_survives_being_kept_as_json():
     ):
         with pytest.raises(CapabilityReportError, match="not a capability report"):
             CapabilityReport.from_json(content)
+
+
+def with_passed(stated, **changes):
+    return json.dumps({**json.loads(report(**changes).to_json()), "passed": stated}).encode()
+
+
+def test_a_report_may_state_that_it_passed_as_long_as_its_status_agrees():
+    assert CapabilityReport.from_json(with_passed(True)) == report()
+    assert CapabilityReport.from_json(with_passed(True)).passed is True
+    failed = CapabilityReport.from_json(with_passed(False, status="failed"))
+    assert failed == report(status="failed")
+    assert msgspec.structs.replace(failed, status="passed").passed
+
+
+@pytest.mark.parametrize(
+    "content", [with_passed(True, status="error"), with_passed(False), with_passed(1)]
+)
+def test_a_report_whose_passed_and_status_disagree_is_none(content):
+    with pytest.raises(CapabilityReportError, match="passed"):
+        CapabilityReport.from_json(content)
 
 
 def test_a_report_becomes_the_capability_of_the_event():

@@ -1,6 +1,7 @@
 """Rules of identity beyond the vectors: construction, registry, messages, canonical form."""
 
 import hashlib
+import math
 
 import msgspec
 import pytest
@@ -163,9 +164,9 @@ def test_values_are_frozen():
 @pytest.mark.parametrize(
     ("changed", "field"),
     [
-        (block(colour="red"), "colour"),
-        (block(artifact={**artifact().to_dict(), "colour": "red"}), "artifact"),
-        (block(recipe={**recipe().to_dict(), "rope_scaling": "yarn"}), "rope_scaling"),
+        (block(colour="red"), "identity: found 1 unknown member"),
+        (block(artifact={**artifact().to_dict(), "colour": "red"}), "artifact: found 1 unknown"),
+        (block(recipe={**recipe().to_dict(), "rope_scaling": "yarn"}), "recipe: found 1 unknown"),
         (block(schema_version=True), "schema_version"),
         (block(schema_version=1.0), "schema_version"),
         (block(schema_version="1"), "schema_version"),
@@ -258,7 +259,9 @@ def test_a_derivative_that_cannot_be_is_refused(make, field):
 
 
 def test_a_message_says_what_was_found_and_expected():
-    with pytest.raises(RecipeIdentityError, match=r"found '12', expected an integer"):
+    with pytest.raises(
+        RecipeIdentityError, match=r"found a text of 2 characters, expected an integer"
+    ):
         artifact(layer_count="12")
     with pytest.raises(RecipeIdentityError, match=r"found 63, expected at most .* 12"):
         shard(0, 63)
@@ -284,6 +287,82 @@ def test_a_message_never_repeats_a_payload(make):
         make()
     assert "kkkk" not in str(refusal.value)
     assert len(str(refusal.value)) < 200
+
+
+SECRET = "sk-live-51Hq"
+
+
+def with_a_secret(value):
+    """`value` with the secret in the place of each part, and as the name of one more member."""
+    yield from (SECRET, [SECRET], {SECRET: 1}, f"refs/{SECRET}")
+    if isinstance(value, dict):
+        yield {**value, SECRET: SECRET}
+        for name, member in value.items():
+            yield from ({**value, name: changed} for changed in with_a_secret(member))
+    elif isinstance(value, list):
+        for index, member in enumerate(value):
+            for changed in with_a_secret(member):
+                yield [*value[:index], changed, *value[index + 1 :]]
+
+
+def declared_cut():
+    """A block with every member that a block can have."""
+    cut = artifact(derived_from=DerivativeBinding(OTHER, 0, LAYERS))
+    return ShardIdentity(cut, recipe(), 0, LAYERS).to_dict(with_fingerprint=True)
+
+
+@pytest.mark.parametrize(
+    ("parse", "sound"),
+    [
+        (ShardIdentity.from_dict, declared_cut()),
+        (DistributedForwardEvidence.from_dict, {**evidence().to_dict(), "certified_at": 1.5}),
+        (CompatibilityFingerprint.from_dict, shard().fingerprint.to_dict()),
+        (lambda status: RecipeStatus(status, shard().fingerprint, ""), "dark"),
+        (lambda moment: RecipeStatus("dark", shard().fingerprint, "", moment), 1.5),
+    ],
+    ids=["block", "evidence", "fingerprint", "status", "time"],
+)
+def test_a_secret_in_any_place_is_not_repeated(parse, sound):
+    parse(sound)
+    refusals = []
+    for changed in with_a_secret(sound):
+        try:
+            parse(changed)
+        except RecipeIdentityError as refusal:
+            refusals.append(str(refusal))
+    assert len(refusals) >= 2
+    assert not [text for text in refusals if SECRET in text]
+
+
+def test_a_secret_that_a_peer_presents_is_not_repeated():
+    presented = shard().fingerprint.to_proto()
+    presented.model_artifact_digest = SECRET
+    (mismatch,) = check_handshake(shard(), presented)
+    assert SECRET not in mismatch.describe()
+
+
+def test_of_a_moving_reference_only_one_that_everybody_knows_is_shown():
+    with pytest.raises(RecipeIdentityError, match=r"artifact\.revision: found 'main'"):
+        artifact(revision=" Main ")
+    with pytest.raises(RecipeIdentityError, match=r"found 'refs/…'"):
+        artifact(revision="refs/heads/main")
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [math.nan, math.inf, True, 2**53, -(2**53), 10**400, 1e300, "", "\ud800", [], b"now"],
+)
+def test_a_time_of_certification_that_no_reader_agrees_on_is_refused(moment):
+    with pytest.raises(RecipeIdentityError, match=r"^evidence\.certified_at: "):
+        evidence(certified_at=moment)
+    with pytest.raises(RecipeIdentityError, match=r"^certified_at: "):
+        RecipeStatus("certified", shard().fingerprint, "", moment)
+
+
+@pytest.mark.parametrize("moment", [None, 0, 1.5, 2**53 - 1, "2026-11-30T13:30:00Z"])
+def test_a_time_of_certification_is_carried_as_it_was_given(moment):
+    assert evidence(certified_at=moment).certified_at == moment
+    assert RecipeStatus("certified", shard().fingerprint, "", moment).certified_at == moment
 
 
 def test_a_huge_integer_is_described_by_its_size():

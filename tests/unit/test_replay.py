@@ -9,7 +9,7 @@ import pytest
 from kit import Scenario
 from meshnet_auditor.replay import replay, report
 from meshnet_auditor.source import RecordFile
-from meshnet_tracker.registry.outcome import HistoryFault
+from meshnet_tracker.registry.outcome import FoldFault
 
 DATA = Path(__file__).parents[1] / "data"
 EXPECTED = json.loads((DATA / "history.expect.json").read_text())
@@ -64,7 +64,7 @@ def test_claims_are_listed_with_every_reason_ended_and_refused_ones_included(sou
 
 
 def test_another_root_of_trust_is_refused(source):
-    with pytest.raises(HistoryFault, match="expected U"):
+    with pytest.raises(FoldFault, match="expected U"):
         replay(source, "lab", operator=EXPECTED["nodes"]["alpha"])
 
 
@@ -77,12 +77,12 @@ def test_the_root_of_trust_stays_the_creator_after_operators_changed():
 
 def test_a_missing_record_is_a_gap_and_not_a_shorter_history(source):
     records = list(source)
-    with pytest.raises(HistoryFault, match="sequence 8 arrived; expected 7"):
+    with pytest.raises(FoldFault, match="sequence 8 arrived; expected 7"):
         replay(records[:6] + records[7:], "lab")
 
 
 def test_records_of_another_realm_are_refused(source):
-    with pytest.raises(HistoryFault, match="sequence 1"):
+    with pytest.raises(FoldFault, match="sequence 1"):
         replay(source, "elsewhere")
 
 

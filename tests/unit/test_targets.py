@@ -21,6 +21,7 @@ from meshnet_node.targets import (
     LockedTargetError,
     TargetFacts,
     TargetNotLocked,
+    UnknownTarget,
     load_locked_target,
     load_target_facts,
     read_locked_target,
@@ -85,6 +86,22 @@ def test_the_shipped_glm_target_says_that_it_is_not_locked_and_how_to_lock_it(ow
             str(own_targets / "glm_alpha.json"),
         ):
             assert part in text
+
+
+def test_the_shipped_gemma_target_is_locked():
+    target = load_locked_target("gemma-3-270m-q4-k-m")
+    assert target.artifact.layer_count == 18
+    assert target.artifact.revision == f"sha256:{target.files[0].sha256}"
+
+
+def test_a_target_that_nobody_made_is_told_apart_from_a_broken_one(own_targets):
+    with pytest.raises(UnknownTarget, match=r"only: .*glm_alpha"):
+        load_target_facts("nobody")
+    own_targets.mkdir(parents=True)
+    (own_targets / "nobody.json").write_text("{}")
+    with pytest.raises(LockedTargetError) as refusal:
+        load_target_facts("nobody")
+    assert not isinstance(refusal.value, UnknownTarget)
 
 
 def test_no_shipped_target_holds_a_made_up_digest():

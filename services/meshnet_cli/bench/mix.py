@@ -149,6 +149,9 @@ class Mix:
                 node.boot += 1
             return node.key, self._register(node)
         node = self._live_node()
+        if not node.live or not self._neighbour(node).live:
+            down = node if not node.live else self._neighbour(node)
+            return down.key, self._register(down)
         if roll < 0.7:
             return node.key, self._shake_hands(node)
         if roll < 0.9:
@@ -158,11 +161,12 @@ class Mix:
         return self._operator, self._enrol(node)
 
     def _live_node(self) -> _Node:
-        """A node that is up and whose neighbour is."""
-        while True:
+        """A node that is up and whose neighbour is, or any node when none was found soon."""
+        for _ in range(64):
             node = self._chance.choice(self._nodes)
             if node.live and self._neighbour(node).live:
-                return node
+                break
+        return node
 
     def _enrol(self, node: _Node) -> facts.NodeEnrolled:
         return facts.NodeEnrolled(

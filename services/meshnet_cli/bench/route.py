@@ -98,6 +98,7 @@ def _mesh(claims: int, recipes: int, chance: random.Random) -> tuple[State, _Loa
                 runtime_recipe_digest=digest("axes", number),
                 sequence=1,
                 status="certified",
+                status_sequence=1,
                 time_ms=0,
             ),
             cause,

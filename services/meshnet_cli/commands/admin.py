@@ -19,7 +19,7 @@ from meshnet_cli.options import (
     Signing,
     Source,
 )
-from meshnet_cli.output import answer, facts, line
+from meshnet_cli.output import answer, line, pairs
 from meshnet_cli.policies import choose
 from meshnet_cli.publishing import operator_key, publish, source_of
 from meshnet_cli.state_source import Known, load
@@ -194,7 +194,7 @@ def show_policy(*, source: Source = SOURCE, output: Output = OUTPUT) -> None:
     policy = known.state.policy
 
     def people(screen: "Console") -> None:
-        facts(screen, ((name, str(getattr(policy, name))) for name in policy.__struct_fields__))
+        pairs(screen, ((name, str(getattr(policy, name))) for name in policy.__struct_fields__))
         since = known.state.realm.policy_sequence if known.state.realm else 0
         line(screen, f"in force since sequence {since}; {known.footer()}")
 

@@ -7,10 +7,10 @@ from cyclopts import App, Parameter
 
 from meshnet_auditor.replay import Report, report
 from meshnet_cli import look
+from meshnet_cli.claims import claims_table
 from meshnet_cli.errors import USAGE, CliError
-from meshnet_cli.lookup import name_of
 from meshnet_cli.options import OUTPUT, WHERE, Output, Where
-from meshnet_cli.output import PRESENCE_NOTE, answer, facts, line, table
+from meshnet_cli.output import PRESENCE_NOTE, answer, line, pairs, table
 from meshnet_cli.profile import settle
 from meshnet_cli.state_source import Stop, fold_file, fold_stream, parse_time
 from meshnet_tracker.registry.state import State
@@ -62,7 +62,7 @@ def _show(screen: "Console", state: State, document: Report, origin: str) -> Non
     outcomes = document.outcomes
     rejected = sum(outcomes.rejected.values())
     line(screen, f"realm {document.realm} at sequence {document.sequence}, {document.time or '–'}")
-    facts(
+    pairs(
         screen,
         (
             ("root of trust", state.realm.root if state.realm else ""),
@@ -88,16 +88,7 @@ def _show(screen: "Console", state: State, document: Report, origin: str) -> Non
             )
         screen.print("", rows)
     if document.claims:
-        rows = table("node/shard", "layers", "recipe", "status", "because", flexible=["because"])
-        for claim in document.claims:
-            rows.add_row(
-                f"{name_of(state, claim.node)}/{claim.shard_id}"[:24],
-                look.layers(claim.start, claim.end),
-                look.short(claim.recipe_key),
-                look.status(look.claim_word(claim.status, claim.reasons)),
-                claim.refusal or ", ".join(claim.reasons),
-            )
-        screen.print("", rows)
+        screen.print("", claims_table(state, document.claims))
     if document.nodes:
         rows = table("node", "status", "label", "group", flexible=["label", "group"])
         for node in document.nodes:

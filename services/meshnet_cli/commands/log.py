@@ -10,14 +10,12 @@ from msgspec import Struct
 
 from meshnet_auditor.source import RecordFile
 from meshnet_bus.client import closing, connect
-from meshnet_bus.reader import Reader
-from meshnet_bus.reader import replay as read_until
+from meshnet_bus.reader import Reader, read_until
 from meshnet_cli import look
-from meshnet_cli.errors import NOT_FOUND, CliError
 from meshnet_cli.options import OUTPUT, WHERE, Output, Where
 from meshnet_cli.output import answer, console, line, write_line
 from meshnet_cli.profile import Settings, settle
-from meshnet_cli.state_source import CLIENT_NAME
+from meshnet_cli.state_source import CLIENT_NAME, history
 from meshnet_events.envelope import rfc3339
 from meshnet_events.facts import TYPE_PREFIX
 from meshnet_events.reasons import Refusal
@@ -63,11 +61,9 @@ def log(
     """
     show = _Show(output)
     if from_ is not None:
-        if not from_.is_file():
-            raise CliError(f"there is no file {from_}", code=NOT_FOUND)
-        records = RecordFile(from_)
-        settings = settle(where, realm=records.realm)
-        show.all(_entries(_fold(settings), records))
+        with history(from_) as records:
+            settings = settle(where, realm=records.realm)
+            show.all(_entries(_fold(settings), records))
     else:
         anyio.run(_from_stream, settle(where), show, follow)
 
@@ -102,9 +98,7 @@ async def _from_stream(settings: Settings, show: _Show, follow: bool) -> None:  
     realm, server = settings.need_realm(), settings.need_server()
     fold = _fold(settings)
     async with closing(await connect(server, name=CLIENT_NAME)) as nc:
-        reader = await read_until(nc, realm)
-        if follow:
-            reader = Reader(nc, realm)
+        reader = Reader(nc, realm) if follow else await read_until(nc, realm)
         async with reader:
             async for entry in _read(reader, fold):
                 show.one(entry)

@@ -18,14 +18,16 @@ from msgspec import Struct
 from meshnet_cli import look
 from meshnet_cli.errors import FAILED, OK, USAGE, CliError
 from meshnet_cli.host_id import host_of
-from meshnet_cli.key_files import create_key, read_key, sign_request, write_new
+from meshnet_cli.key_files import keep_key, new_key, read_key, write_new
 from meshnet_cli.options import OUTPUT, WHERE, Output, Where
-from meshnet_cli.output import answer, facts, line
+from meshnet_cli.output import answer, line, pairs
 from meshnet_cli.profile import settle
 from meshnet_cli.progress import progress
 from meshnet_cli.publishing import checked, naming_faults, publish, read_limited
+from meshnet_events.enrolment import sign_request
 from meshnet_events.envelope import canonical
 from meshnet_events.facts import Capability, ShardRegistered, ShardWithdrawn
+from meshnet_node.files import replace_file
 from meshnet_tracker.registry.eligibility import judge
 
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from meshnet_node.capability import CapabilityReport
     from meshnet_node.pin import Pinned
     from meshnet_node.recipe_identity import ShardIdentity
+    from meshnet_node.targets import TargetFacts
 
 app = App(
     name="node",
@@ -110,9 +113,13 @@ def init(
     ```
     """
     folder = _directory(directory, where)
-    key = create_key(folder / "node.key")
+    key = new_key()
     request = folder / "enrol.json"
-    content = sign_request(key, label=label, time_ms=time.time_ns() // 1_000_000)
+    try:
+        content = sign_request(key, label=label, time_ms=time.time_ns() // 1_000_000)
+    except ValueError as error:
+        raise CliError(f"--label: {error}", "nothing was made", code=USAGE) from error
+    keep_key(folder / "node.key", key)
     try:
         write_new(request, content)
     except FileExistsError:
@@ -121,7 +128,7 @@ def init(
         ) from None
 
     def people(screen: "Console") -> None:
-        facts(screen, (("node key", key.public), ("directory", str(folder))))
+        pairs(screen, (("node key", key.public), ("directory", str(folder))))
         screen.print("An operator enrols it with:")
         line(screen, f"  meshnet admin node enrol {request}")
 
@@ -150,10 +157,16 @@ def pin(
         str | None, Parameter(group=_CUT, help="Cut layers A:B, the last not included.")
     ] = None,
     destination: Annotated[
-        Path | None, Parameter(name="--output", group=_CUT, help="Where the cut is written.")
+        Path | None,
+        Parameter(
+            name="--output",
+            group=_CUT,
+            help="Where the cut is written. Default: NAME.layers-A-B.gguf in this folder.",
+        ),
     ] = None,
     target: Annotated[
-        str | None, Parameter(group=_LOCK, help="Lock this target to these files.")
+        str | None,
+        Parameter(group=_LOCK, help="Lock this target to these files; a new name makes a new one."),
     ] = None,
     output: Output = OUTPUT,
 ) -> None:
@@ -161,42 +174,44 @@ def pin(
 
     What is written in the files decides which artifact a shard loads and some axes of its recipe;
     the other axes are the node's to declare. `--layers` writes a file with just those layers, bound
-    to its source. `--target` writes a lock, which others check their files against.
+    to its source. `--target` writes a lock, which others check their files against; under a name that
+    no target has yet, it makes one.
 
     ```
     meshnet node pin model-00001-of-00002.gguf model-00002-of-00002.gguf -o json
     meshnet node pin model.gguf --layers 0:9 --output first.gguf
     ```
     """
-    from meshnet_node.pin import cut
+    from meshnet_node.pin import cut, default_destination
     from meshnet_node.pin import pin as pin_files
-    from meshnet_node.targets import load_target_facts, target_directory, write_locked_target
 
-    if (layers is None) != (destination is None):
-        raise CliError("--layers and --output go together", code=USAGE)
-    if target is not None and (layers is not None or revision is None):
-        raise CliError("--target needs --revision, and whole files: no --layers", code=USAGE)
-    lock_facts = None
-    if target is not None:
-        lock_facts = load_target_facts(target)
-        artifact_id = artifact_id or lock_facts.repository
+    if layers is not None:
+        span = _range(layers)
+        if target is not None:
+            raise CliError("--target needs whole files: no --layers", code=USAGE)
+        if artifact_id is not None or revision is not None:
+            raise CliError(
+                "a cut keeps its source's labels", "pin the cut itself to label it", code=USAGE
+            )
+        destination = destination or default_destination(files, span)
+        with progress("hashing", "bytes") as meter:
+            pinned = cut(files, layers=span, destination=destination, cache=cache, progress=meter)
+        answer(output, pinned.to_dict(), lambda screen: _show_pinned(screen, pinned, None))
+        return
+    if destination is not None:
+        raise CliError("--output is where a cut is written: it needs --layers", code=USAGE)
+    if target is not None and revision is None:
+        raise CliError("--target needs --revision", code=USAGE)
+    known = _known_target(target)
     with progress("hashing", "bytes") as meter:
-        if layers is not None and destination is not None:
-            if artifact_id is not None or revision is not None:
-                raise CliError(
-                    "a cut keeps its source's labels", "pin the cut itself to label it", code=USAGE
-                )
-            pinned = cut(
-                files, layers=_range(layers), destination=destination, cache=cache, progress=meter
-            )
-        else:
-            pinned = pin_files(
-                files, artifact_id=artifact_id, revision=revision, cache=cache, progress=meter
-            )
-    locked = None
-    if lock_facts is not None:
-        locked = target_directory() / f"{lock_facts.name}.json"
-        write_locked_target(locked, pinned.lock(lock_facts))
+        pinned = pin_files(
+            files,
+            artifact_id=artifact_id or (known.repository if known else None),
+            revision=revision,
+            cache=cache,
+            progress=meter,
+        )
+    locked = _lock(target, known, pinned) if target is not None else None
     answer(output, pinned.to_dict(), lambda screen: _show_pinned(screen, pinned, locked))
 
 
@@ -229,7 +244,8 @@ def register(
 
     The identity block has `schema_version` 1, `artifact` and `recipe` (what `meshnet node pin` prints,
     with the axes that it cannot know), `shard_start` and `shard_end`; its fingerprint is derived.
-    The report is what `meshnet node doctor` writes; the last three members may be left out:
+    The report is what `meshnet node doctor` writes; the last three members may be left out, and a
+    `passed` may stand beside `status` when the two agree:
 
     ```
     {"model": {"model_id": "acme/model", "model_artifact_digest": "<64 hex>"},
@@ -249,14 +265,14 @@ def register(
         --endpoint grpc://10.0.0.7:7001 --new-boot
     ```
     """
-    from meshnet_node.capability import CapabilityReport
+    from meshnet_node.admission import AdmissionRequirement, CapabilityReport, admit
 
     settings = settle(where)
     realm = settings.need_realm()
     shard = _read_identity(identity)
     proof = CapabilityReport.from_json(read_limited(report, "capability report"))
     device = device or proof.backend.device
-    _admit(shard, proof, device)
+    admit(AdmissionRequirement.for_identity(shard, device=device), proof)
     folder = _directory(directory, where)
     key = read_key(folder / "node.key", "node key")
     with naming_faults(ShardRegistered):
@@ -270,7 +286,7 @@ def register(
             shard_id=shard_id,
         )
     checked(fact)
-    _keep_boot(folder, fact.boot_id)
+    replace_file(folder / "boot", f"{fact.boot_id}\n".encode())
     published, known = publish(where, key, fact)
     state = known.state
     claim = state.claims[key.public][shard_id]
@@ -335,6 +351,25 @@ def withdraw(
     answer(output, document, people)
 
 
+def _known_target(name: str | None) -> "TargetFacts | None":
+    """What the target of this name should be; None when there is none, or no name."""
+    from meshnet_node.targets import UnknownTarget, load_target_facts
+
+    try:
+        return None if name is None else load_target_facts(name)
+    except UnknownTarget:
+        return None
+
+
+def _lock(name: str, known: "TargetFacts | None", pinned: "Pinned") -> Path:
+    """Lock a target to what was pinned, a new one if it is not known; where the lock is."""
+    from meshnet_node.targets import target_directory, write_locked_target
+
+    path = target_directory() / f"{name}.json"
+    write_locked_target(path, pinned.lock(known or pinned.target_facts(name)))
+    return path
+
+
 def _directory(directory: Path | None, where: Where) -> Path:
     return directory or settle(where).node_directory
 
@@ -352,33 +387,6 @@ def _read_identity(path: Path) -> "ShardIdentity":
 
 
 _HOW_TO_IDENTIFY = "`meshnet node register --help` says what it holds; nothing was published"
-
-
-def _admit(shard: "ShardIdentity", proof: "CapabilityReport", device: str) -> None:
-    """Refuse what the registry would refuse: labels and freshness, then what really ran."""
-    from meshnet_node.admission import AdmissionRequirement, CapabilityAdmissionError, admit
-
-    recipe, fingerprint = shard.recipe, shard.fingerprint
-    requirement = AdmissionRequirement(
-        model_id=shard.artifact.artifact_id,
-        shard_start=shard.shard_start,
-        shard_end=shard.shard_end,
-        recipe_id=recipe.recipe_id,
-        recipe_version=recipe.recipe_version,
-        backend_id=recipe.backend_id,
-        device=device,
-    )
-    admit(requirement, proof)
-    for reason, part, proven, offered in (
-        ("model", "artifact", proof.model.model_artifact_digest, fingerprint.model_artifact_digest),
-        ("recipe", "recipe", proof.recipe.runtime_recipe_digest, fingerprint.runtime_recipe_digest),
-    ):
-        if proven != offered:
-            raise CapabilityAdmissionError(
-                f"{reason}-mismatch",
-                f"the report is about the {part} {proven}, the identity block says {offered}; run "
-                "`meshnet node doctor` for what is to be served",
-            )
 
 
 def _capability(path: Path, proof: "CapabilityReport") -> Capability:
@@ -400,13 +408,6 @@ def _boot(folder: Path, named: str | None, *, is_new: bool) -> str:
     return str(uuid.uuid4())
 
 
-def _keep_boot(folder: Path, boot_id: str) -> None:
-    kept = folder / "boot"
-    unfinished = kept.with_name(".boot.part")
-    unfinished.write_text(f"{boot_id}\n", encoding="ascii")
-    unfinished.replace(kept)
-
-
 def _range(text: str) -> tuple[int, int]:
     found = re.fullmatch(r"(\d{1,6}):(\d{1,6})", text)
     if found is None:
@@ -419,7 +420,7 @@ def _range(text: str) -> tuple[int, int]:
 def _show_pinned(screen: "Console", pinned: "Pinned", locked: Path | None) -> None:
     artifact = pinned.artifact
     binding = artifact.derived_from
-    facts(
+    pairs(
         screen,
         (
             ("artifact", artifact.artifact_id),
@@ -444,7 +445,7 @@ def _show_registered(screen: "Console", document: Registered) -> None:
         f"stored at sequence {document.sequence}; {document.shard_id} is ",
         look.status(document.status),
     )
-    facts(
+    pairs(
         screen,
         (
             ("node", document.node),

@@ -7,14 +7,14 @@ from cyclopts import App, Parameter
 from msgspec import Struct
 
 from meshnet_cli import look
-from meshnet_cli.lookup import find_recipe, name_of
+from meshnet_cli.lookup import find_recipe
 from meshnet_cli.options import OUTPUT, SOURCE, Output, Source
-from meshnet_cli.output import answer, facts, line, table
+from meshnet_cli.output import answer, line, pairs, table
 from meshnet_cli.state_source import Known, load
 from meshnet_cli.strip import Bar, strip
 from meshnet_tracker.registry.coverage import Coverage
 from meshnet_tracker.registry.eligibility import judge, usable_claims
-from meshnet_tracker.registry.explain import why_recipe
+from meshnet_tracker.registry.explain import name_of, why_recipe
 from meshnet_tracker.registry.routing.plan import NoRoute
 from meshnet_tracker.registry.routing.problem import layers
 from meshnet_tracker.registry.rows import Certification, Recipe
@@ -175,7 +175,7 @@ def explain(key: Key, /, *, source: Source = SOURCE, output: Output = OUTPUT) ->
 
     def people(screen: "Console") -> None:
         screen.print(_why(document.why, recipe.status))
-        facts(
+        pairs(
             screen,
             (
                 ("recipe", document.recipe_key),
@@ -230,7 +230,7 @@ def _why(sentence: str, status: str) -> "Text":
 def _show(screen: "Console", known: Known, recipe: Recipe, document: Shown) -> None:
     state, summary = known.state, document.summary
     screen.print(_why(document.why, recipe.status))
-    facts(
+    pairs(
         screen,
         (
             ("recipe", recipe.recipe_key),
@@ -258,7 +258,7 @@ def _show(screen: "Console", known: Known, recipe: Recipe, document: Shown) -> N
     for purpose, found in (("serve", summary.serving), ("certify", summary.certifying)):
         if isinstance(found, NoRoute):
             line(screen, look.status("refused", more=f"  no route to {purpose}:"))
-            facts(screen, (("    " + each.code, each.detail) for each in found.obstacles))
+            pairs(screen, (("    " + each.code, each.detail) for each in found.obstacles))
         else:
             line(screen, look.status("eligible", more=f"  there is a route to {purpose}"))
     line(screen, known.footer())

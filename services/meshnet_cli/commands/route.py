@@ -7,10 +7,11 @@ from cyclopts import App, Parameter
 
 from meshnet_cli import look
 from meshnet_cli.errors import FAILED, OK
-from meshnet_cli.lookup import find_node, find_recipe, name_of
+from meshnet_cli.lookup import find_node, find_recipe
 from meshnet_cli.options import OUTPUT, SOURCE, Output, Source
-from meshnet_cli.output import answer, facts, line, table
+from meshnet_cli.output import answer, line, pairs, table
 from meshnet_cli.state_source import Known, load
+from meshnet_tracker.registry.explain import name_of
 from meshnet_tracker.registry.routing.plan import Hop, NoRoute, Route
 from meshnet_tracker.registry.routing.plan import plan as find_route
 from meshnet_tracker.registry.state import State
@@ -104,7 +105,7 @@ def _answer(known: Known, found: Route | NoRoute, output: Output) -> int:
 
 def _show_none(screen: "Console", known: Known, found: NoRoute) -> None:
     line(screen, look.status("refused", more=f"  no route to {found.purpose} {found.recipe_key}"))
-    facts(screen, (("  " + obstacle.code, obstacle.detail) for obstacle in found.obstacles))
+    pairs(screen, (("  " + obstacle.code, obstacle.detail) for obstacle in found.obstacles))
     line(screen, known.footer())
 
 

@@ -7,12 +7,13 @@ from msgspec import Struct
 
 from meshnet_auditor.replay import ClaimReport, report
 from meshnet_cli import look
+from meshnet_cli.claims import claims_table
 from meshnet_cli.errors import FAILED, OK
-from meshnet_cli.lookup import find_claim, find_node, find_recipe, name_of
+from meshnet_cli.lookup import find_claim, find_node, find_recipe
 from meshnet_cli.options import OUTPUT, SOURCE, Output, Source
-from meshnet_cli.output import answer, facts, line, table
+from meshnet_cli.output import answer, line, pairs
 from meshnet_cli.state_source import load
-from meshnet_tracker.registry.explain import why_claim, why_different
+from meshnet_tracker.registry.explain import name_of, why_claim, why_different
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -82,27 +83,12 @@ def list_shards(
 
     def people(screen: "Console") -> None:
         if claims:
-            rows = table(
-                "node/shard", "layers", "recipe", "status", "because", flexible=["because"]
-            )
-            for claim in claims:
-                name = f"{name_of(state, claim.node)}/{claim.shard_id}"
-                rows.add_row(
-                    name if len(name) <= _NAME else f"{name[: _NAME - 1]}…",
-                    look.layers(claim.start, claim.end),
-                    look.short(claim.recipe_key),
-                    look.status(look.claim_word(claim.status, claim.reasons)),
-                    claim.refusal or ", ".join(claim.reasons),
-                )
-            screen.print(rows)
+            screen.print(claims_table(state, claims))
         else:
             screen.print("no shard is registered; `meshnet node register --help` says how")
         line(screen, known.footer())
 
     answer(output, Shards(state.name, state.sequence, claims), people, rows=claims)
-
-
-_NAME = 24
 
 
 @app.command
@@ -141,7 +127,7 @@ def why_not(
         )
         for sentence in why:
             screen.print(Padding(sentence, (0, 0, 0, 2)))
-        facts(
+        pairs(
             screen,
             (
                 ("  layers", look.layers(claim.start, claim.end)),
@@ -182,7 +168,7 @@ def diff(
 
     def people(screen: "Console") -> None:
         if found:
-            facts(screen, ((each.reason, each.detail) for each in found))
+            pairs(screen, ((each.reason, each.detail) for each in found))
         else:
             line(screen, f"{left} and {right} compute the same: nothing differs")
         line(screen, known.footer())

@@ -23,9 +23,9 @@ from meshnet_bus.client import SafeClient, closing, connect
 from meshnet_bus.local_server import LocalServer
 from meshnet_bus.stream import create_realm
 from meshnet_cli.errors import USAGE, CliError
-from meshnet_cli.key_files import create_key, read_key
+from meshnet_cli.key_files import keep_key, new_key, read_key
 from meshnet_cli.options import OUTPUT, POLICY, Output, PolicyChoice
-from meshnet_cli.output import answer, facts, line, note
+from meshnet_cli.output import answer, line, note, pairs
 from meshnet_cli.policies import choose
 from meshnet_cli.profile import Profile, default_path, read_profile, write_profile
 from meshnet_events.envelope import ChainHead, sign_event
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _DEFAULT_REALM = "local"
-_POLL_S = 0.02
 
 
 def up(
@@ -123,7 +122,11 @@ async def _up(request: _Request) -> None:
             f"not a realm's name: {realm[:40]!r}", f"expected {REALM_PATTERN}", code=USAGE
         )
     policy = choose(request.policy, DEFAULT_POLICY)
-    key = read_key(key_path, "operator key") if key_path.exists() else create_key(key_path)
+    if key_path.exists():
+        key = read_key(key_path, "operator key")
+    else:
+        key = new_key()
+        keep_key(key_path, key)
 
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with (
@@ -138,7 +141,7 @@ async def _up(request: _Request) -> None:
                     tasks.start_soon(_stop_on, signals, tasks.cancel_scope)
                     tasks.start_soon(projector.run)
                     tasks.start_soon(_watch, server)
-                    await _caught_up(projector)
+                    await projector.caught_up()
                     profile = Profile(
                         realm=realm,
                         server=server.url,
@@ -210,21 +213,11 @@ async def _watch(server: LocalServer) -> None:
     )
 
 
-async def _caught_up(projector: Projector) -> None:
-    """Wait until everything that the stream holds is in the views. A fault ends this wait too.
-
-    Looked at now and then: a projector tells nobody of its commits.
-    """
-    while not projector.last_known or projector.committed < projector.last_known:  # noqa: ASYNC110
-        await anyio.sleep(_POLL_S)
-
-
 def _say(request: _Request, profile: Profile, sequence: int, *, is_new: bool) -> None:
-
     def people(screen: "Console") -> None:
         what = "is made, and up" if is_new else f"is up again, at sequence {sequence}"
         line(screen, f"realm {profile.realm} {what}")
-        facts(
+        pairs(
             screen,
             (
                 ("  server", profile.server or ""),
@@ -256,7 +249,6 @@ def _say(request: _Request, profile: Profile, sequence: int, *, is_new: bool) ->
 
 
 def _is_default(path: Path) -> bool:
-
     return path == default_path().resolve()
 
 

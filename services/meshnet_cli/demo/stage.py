@@ -17,7 +17,7 @@ import anyio
 from meshnet_bus.client import SafeClient, closing, connect
 from meshnet_bus.local_server import LocalServer
 from meshnet_bus.publisher import Published, Publisher
-from meshnet_bus.reader import Reader
+from meshnet_bus.reader import read_until
 from meshnet_bus.stream import create_realm
 from meshnet_cli.demo.actors import Actor
 from meshnet_events import facts
@@ -103,7 +103,7 @@ class Stage:
     async def history(self) -> list[Record]:
         """Every record so far, read from the stream once more."""
         records: list[Record] = []
-        async with Reader(self._nc, REALM, until=self._projector.committed) as reader:
+        async with await read_until(self._nc, REALM, self._projector.committed) as reader:
             async for batch in reader.batches():
                 records += batch
         return records

@@ -2,6 +2,7 @@
 
     pin(paths)                                  -> Pinned
     cut(paths, layers=(0, 9), destination=…)    -> Pinned, of the file it wrote
+    default_destination(paths, (0, 9))          -> Path, what to call a cut
     pinned.to_dict()                            -> JSON values
     pinned.lock(facts)                          -> LockedTarget, for `targets.write_locked_target`
 
@@ -9,7 +10,7 @@
 Another format joins as another opener that yields the same `ModelFacts`; nothing here prints or
 asks.
 
-    errors      PinError
+    errors      PinError, and under it NoSuchFile
     gguf_file   one open file: ranges of keys and tensors, from bytes that nobody vouches for
     split       one artifact: a file, or every part of a split set
     layers      how many layers there are, and which tensors go with which
@@ -27,10 +28,10 @@ from meshnet_node.pin.digest import Meter, Progress, digest_files
 from meshnet_node.pin.errors import PinError
 from meshnet_node.pin.identity import read_facts
 from meshnet_node.pin.result import Pinned, identify, pinned
-from meshnet_node.pin.split import open_artifact
+from meshnet_node.pin.split import open_artifact, stem_of
 from meshnet_node.targets import LockedFile, set_digest
 
-__all__ = ["PinError", "Pinned", "Progress", "cut", "pin"]
+__all__ = ["PinError", "Pinned", "Progress", "cut", "default_destination", "pin"]
 
 
 def pin(
@@ -62,3 +63,9 @@ def pin(
             for file, digest in zip(artifact.files, digests, strict=True)
         )
         return pinned(identity, facts, files)
+
+
+def default_destination(paths: Sequence[Path], layers: tuple[int, int]) -> Path:
+    """What a cut of layers `[start, end)` is called when nobody says, in the current folder."""
+    start, end = layers
+    return Path(f"{stem_of(paths[0])}.layers-{start}-{end}.gguf")

@@ -16,7 +16,6 @@ Rules
 """
 
 import hashlib
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -27,6 +26,7 @@ import msgspec
 import platformdirs
 from msgspec import Struct
 
+from meshnet_node.files import replace_file
 from meshnet_node.pin.gguf_file import GgufFile, Stamp
 
 Progress = Callable[[int, int], None]
@@ -109,11 +109,6 @@ def _load() -> _Cache:
 
 def _save(known: _Cache) -> None:
     path = cache_path()
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     with suppress(OSError):  # the rule above: no cache is no failure
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        try:
-            temporary.write_bytes(msgspec.json.encode(known))
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        replace_file(path, msgspec.json.encode(known))

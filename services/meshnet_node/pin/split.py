@@ -34,6 +34,12 @@ def names_part(path: Path) -> bool:
     return _PART_NAME.fullmatch(path.name) is not None
 
 
+def stem_of(path: Path) -> str:
+    """The name of a model file without `.gguf` and without what marks a part."""
+    part = _PART_NAME.fullmatch(path.name)
+    return part["prefix"] if part else path.name.removesuffix(".gguf")
+
+
 class Artifact(Struct, frozen=True):
     """The open files of one artifact, first part first. The first holds the model's keys."""
 
@@ -51,9 +57,7 @@ class Artifact(Struct, frozen=True):
     @property
     def stem(self) -> str:
         """The file name without `.gguf` and without what marks a part."""
-        name = self.head.path.name
-        part = _PART_NAME.fullmatch(name)
-        return part["prefix"] if part else name.removesuffix(".gguf")
+        return stem_of(self.head.path)
 
 
 class _Part(Struct, frozen=True):

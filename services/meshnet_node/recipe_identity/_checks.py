@@ -1,9 +1,10 @@
 """What a value of an identity may be, and how an error speaks of one that is not.
 
 A check takes the value and the full name of its field (`artifact.revision`) and raises
-`RecipeIdentityError` with what was found and what was expected. Values come from strangers, so a
-message shows a short text at most, describes anything longer by its size, and says nothing at all
-of the content of what should have been a digest: people paste secrets into the wrong field.
+`RecipeIdentityError` with what was found and what was expected. Values come from strangers and
+people paste secrets into the wrong field, so a message says what kind of value a text was and how
+long, never what it says; of names nobody knows, how many there are. The one text it repeats is a
+reference of `MOVING_REFERENCES`.
 """
 
 import re
@@ -13,9 +14,11 @@ from typing import Any
 MAX_INTEGER = 2**53 - 1
 """Integers beyond this are not the same number to every JSON reader."""
 
+MAX_TEXT = 1_024
+"""Characters. A text that anyone may choose is kept for good by everyone who reads the log."""
+
 MOVING_REFERENCES = frozenset({"main", "master", "head", "latest", "dev", "trunk"})
 
-_SHOWN_WHEN_WRONG = 32
 _SHOWN_IN_DETAIL = 80
 _digest = re.compile(r"[0-9a-f]{64}").fullmatch
 
@@ -25,7 +28,7 @@ class RecipeIdentityError(ValueError):
 
 
 def found(value: object) -> str:
-    """Describe a value that failed a check, without repeating more than a short text of it."""
+    """Describe a value that failed a check: a number as it is, anything else by kind and size."""
     match value:
         case None:
             return "null"
@@ -35,8 +38,6 @@ def found(value: object) -> str:
             return str(value) if abs(value) < 10**20 else f"an integer of {value.bit_length()} bits"
         case float():
             return f"the float {value!r}"
-        case str() if len(value) <= _SHOWN_WHEN_WRONG:
-            return repr(value)
         case str():
             return f"a text of {len(value)} characters"
         case list() | tuple():
@@ -62,6 +63,10 @@ def check_text(value: object, field: str) -> None:
         raise RecipeIdentityError(f"{field}: found {found(value)}, expected a text")
     if not value.strip():
         raise RecipeIdentityError(f"{field}: found an empty text, expected a non-empty one")
+    if len(value) > MAX_TEXT:
+        raise RecipeIdentityError(
+            f"{field}: found a text of {len(value)} characters, expected at most {MAX_TEXT}"
+        )
     check_unicode(value, field)
 
 
@@ -81,8 +86,9 @@ def check_digest(value: object, field: str) -> None:
     """Refuse anything but exactly 64 lowercase hex digits (a trailing newline included)."""
     if isinstance(value, str) and _digest(value):
         return
-    shown = f"a text of {len(value)} characters" if isinstance(value, str) else found(value)
-    raise RecipeIdentityError(f"{field}: found {shown}, expected exactly 64 lowercase hex digits")
+    raise RecipeIdentityError(
+        f"{field}: found {found(value)}, expected exactly 64 lowercase hex digits"
+    )
 
 
 def check_integer(value: object, field: str, *, least: int) -> None:
@@ -100,9 +106,27 @@ def check_pin(value: object, field: str) -> None:
     check_text(value, field)
     plain = str(value).strip().lower()
     if plain in MOVING_REFERENCES or plain.startswith("refs/"):
+        shown = repr(plain) if plain in MOVING_REFERENCES else "'refs/…'"
         raise RecipeIdentityError(
-            f"{field}: found {found(value)}, a reference that moves; expected a pin such as a "
+            f"{field}: found {shown}, a reference that moves; expected a pin such as a "
             "commit hash or a digest"
+        )
+
+
+def check_moment(value: object, field: str) -> None:
+    """Refuse anything but None, a finite number up to 2^53-1, or a text: a time as it was given."""
+    if value is None:
+        return
+    if isinstance(value, str):
+        check_text(value, field)
+    elif (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not abs(value) <= MAX_INTEGER  # which NaN is not
+    ):
+        raise RecipeIdentityError(
+            f"{field}: found {found(value)}, expected null, a finite number within ±(2^53-1), "
+            "or a text"
         )
 
 
@@ -127,10 +151,10 @@ def members(
     for name in required:
         if name not in block:
             raise RecipeIdentityError(f"{prefix}{name}: found nothing, expected it to be stated")
-    for name in block:
-        if name not in required and name not in optional:
-            raise RecipeIdentityError(
-                f"{field or 'identity'}: found an unknown member {found(name)}; "
-                "a field that is not known here may move the numbers"
-            )
+    unknown = len(block.keys() - {*required, *optional})
+    if unknown:
+        raise RecipeIdentityError(
+            f"{field or 'identity'}: found {unknown} unknown member(s); a field that is not known "
+            "here may move the numbers"
+        )
     return block

@@ -15,6 +15,7 @@ from meshnet_node.recipe_identity._checks import (
     MAX_INTEGER,
     RecipeIdentityError,
     check_integer,
+    check_moment,
     check_text,
     found,
     members,
@@ -72,6 +73,7 @@ class DistributedForwardEvidence(Struct, frozen=True):
             raise RecipeIdentityError(
                 f"evidence.synthetic: found {found(self.synthetic)}, expected true or false"
             )
+        check_moment(self.certified_at, "evidence.certified_at")
         nodes = _sequence(self.node_ids, "evidence.node_ids")
         for index, node in enumerate(nodes):
             check_text(node, f"evidence.node_ids[{index}]")

@@ -9,7 +9,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from meshnet_node.recipe_identity._checks import RecipeIdentityError, brief, check_type, found
+from meshnet_node.recipe_identity._checks import (
+    RecipeIdentityError,
+    brief,
+    check_moment,
+    check_type,
+    found,
+)
 from meshnet_node.recipe_identity._evidence import DistributedForwardEvidence
 from meshnet_node.recipe_identity._identity import CompatibilityFingerprint, ShardIdentity
 
@@ -40,6 +46,7 @@ class RecipeStatus(Struct, frozen=True):
             raise RecipeIdentityError(
                 f"status: found {found(self.status)}, expected one of {', '.join(RECIPE_STATUSES)}"
             )
+        check_moment(self.certified_at, "certified_at")
 
     @property
     def may_serve(self) -> bool:

@@ -38,6 +38,7 @@ import msgspec
 import platformdirs
 from msgspec import Meta, Struct
 
+from meshnet_node.files import replace_file
 from meshnet_node.recipe_identity import (
     RECIPE_AXES,
     ArtifactIdentity,
@@ -55,6 +56,10 @@ _Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", max_length=64)]
 
 class LockedTargetError(RecipeIdentityError):
     """A locked target cannot be read, or does not add up."""
+
+
+class UnknownTarget(LockedTargetError):
+    """There is no target of this name."""
 
 
 class TargetNotLocked(LockedTargetError):
@@ -114,7 +119,7 @@ class LockedTarget(Struct, frozen=True):
             raise self._wrong("artifact.content_digest", artifact.content_digest, followed)
         for axis in self.recipe:
             if axis not in RECIPE_AXES:
-                raise self._wrong("recipe", repr(axis[:64]), "only axes of a recipe")
+                raise self._wrong("recipe", "a member that is none", "only axes of a recipe")
 
     def _wrong(self, field: str, got: str, wanted: str) -> LockedTargetError:
         return LockedTargetError(
@@ -160,7 +165,10 @@ def target_directory() -> Path:
 
 
 def load_target_facts(name: str) -> TargetFacts:
-    """What a target should be, whether it is locked or not. Raises LockedTargetError."""
+    """What a target should be, whether it is locked or not.
+
+    Raises UnknownTarget when there is none of this name, or LockedTargetError.
+    """
     return _facts(_read(_path(name), name))
 
 
@@ -222,9 +230,7 @@ def write_locked_target(path: Path, target: LockedTarget) -> None:
         ),
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.part")
-    unfinished.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")
-    unfinished.replace(path)
+    replace_file(path, msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")
 
 
 def set_digest(file_digests: Sequence[str]) -> str:
@@ -246,7 +252,7 @@ def _read(path: Path, name: str) -> _TargetFile:
         content = msgspec.json.decode(path.read_bytes(), type=_TargetFile)
     except FileNotFoundError:
         shipped = ", ".join(sorted(entry.stem for entry in _SHIPPED.glob("*.json")))
-        raise LockedTargetError(
+        raise UnknownTarget(
             f"target {name}: there is no {path.name} in {target_directory()}, and this package has "
             f"only: {shipped}"
         ) from None
@@ -259,9 +265,7 @@ def _read(path: Path, name: str) -> _TargetFile:
             f"expected 1 to total_artifact_layers, {layers.total_artifact_layers}"
         )
     if content.name != name:
-        raise LockedTargetError(
-            f"target {name}: name: found {content.name[:64]!r}, expected {name!r}"
-        )
+        raise LockedTargetError(f"target {name}: name: found another, expected {name!r}")
     return content
 
 

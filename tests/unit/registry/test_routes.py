@@ -492,6 +492,7 @@ def test_a_question_that_stays_open_is_not_taken_for_a_no(monkeypatch):
     give_up_after(monkeypatch, 0, hindrances)
     give_up_after(monkeypatch, 0, searching)
     found = obstacles(state, "certify")
+    assert list(found) == ["handshake", "nodes", "hosts", "groups"]
     assert set(found.values()) == {hindrances.UNDECIDED}
 
 

@@ -10,6 +10,9 @@ state gives the same answer. Alternatives are the next best that share no claim 
 
 When there is none, the reasons name what is in the way: what would have to be otherwise for a route
 to exist. A hole in the layers comes first, since nothing else matters while there is one.
+
+A search is bounded. One that gives up has still tried what is easy to find, so its route may not be
+the best; and where it found none, all that is asked is named, and said to be undecided.
 """
 
 from collections.abc import Collection

@@ -1,0 +1,29 @@
+"""Claims as a table, the same wherever they are listed."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from meshnet_auditor.replay import ClaimReport
+from meshnet_cli import look
+from meshnet_cli.output import table
+from meshnet_tracker.registry.explain import name_of
+from meshnet_tracker.registry.state import State
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_NAME = 24
+
+
+def claims_table(state: State, claims: Iterable[ClaimReport]) -> "Table":
+    """A row for each claim: whose it is, its layers, and whether a route may use it."""
+    rows = table("node/shard", "layers", "recipe", "status", "because", flexible=["because"])
+    for claim in claims:
+        rows.add_row(
+            look.fitted(f"{name_of(state, claim.node)}/{claim.shard_id}", _NAME),
+            look.layers(claim.start, claim.end),
+            look.short(claim.recipe_key),
+            look.status(look.claim_word(claim.status, claim.reasons)),
+            claim.refusal or ", ".join(claim.reasons),
+        )
+    return rows
