@@ -18,7 +18,7 @@ import anyio
 import anyio.lowlevel
 
 from meshnet_bus.client import SafeClient
-from meshnet_bus.history import FoldedPosition
+from meshnet_bus.history import FoldedPosition, record_digest
 from meshnet_bus.reader import Reader
 from meshnet_events.record import Record
 from meshnet_tracker.registry.fold import Fold
@@ -31,6 +31,7 @@ COMMIT_EVERY = 32_768
 MAX_AHEAD = 2 * COMMIT_EVERY
 MAX_AHEAD_BYTES = 256 * 2**20
 _COMMIT_AFTER_S = 1.0
+_VERIFIED_TOGETHER = 1_024
 _LOOK_EVERY_S = 0.02
 
 
@@ -109,8 +110,8 @@ class Projector:
                 self._reader = reader
                 tasks.start_soon(self._write)
                 async for batch in reader.batches():
-                    await self._apply(fold, batch)
-                    self._folded = reader.folded
+                    if (folded := reader.folded) is not None:
+                        await self._apply(fold, batch, folded)
                     self._folded_bytes += sum(len(record.body) for record in batch)
                     if reader.caught_up or self._is_ahead(by=COMMIT_EVERY):
                         self._work.set()
@@ -130,14 +131,22 @@ class Projector:
             or self._folded_bytes - self._committed_bytes >= by * MAX_AHEAD_BYTES // MAX_AHEAD
         )
 
-    async def _apply(self, fold: Fold, batch: list[Record]) -> None:
+    async def _apply(self, fold: Fold, batch: list[Record], folded: FoldedPosition) -> None:
+        """Fold `batch`, which ends at `folded`.
+
+        Whenever this waits, position and state agree: a commit may come in between.
+        """
         if self._verifier is None:
-            for record in batch:
-                fold.apply(record, verify=False)
+            fold.apply_all(batch, verify=False)
+            self._folded = folded
             return
-        screened = [fold.screen(record) for record in batch]
-        for record, result in zip(batch, await self._verifier.verify(screened), strict=True):
-            fold.apply_screened(record, result)
+        for at in range(0, len(batch), _VERIFIED_TOGETHER):
+            part = batch[at : at + _VERIFIED_TOGETHER]
+            results = await self._verifier.verify([fold.screen(record) for record in part])
+            for record, result in zip(part, results, strict=True):
+                fold.apply_screened(record, result)
+            last = part[-1]
+            self._folded = FoldedPosition(folded.created, last.sequence, record_digest(last))
 
     async def _write(self) -> None:
         """Commit what has changed when told to, and once a second."""

@@ -3,8 +3,9 @@
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import anyio
-from cyclopts import App, Parameter
+from cyclopts import App, Parameter, validators
 
+from meshnet_cli.errors import USAGE, CliError
 from meshnet_cli.options import OUTPUT, Output
 
 if TYPE_CHECKING:
@@ -16,7 +17,8 @@ app = App(
     name="bench",
     help="""How fast this is, beside its raw limit.
 
-Machines differ and are noisy, so what counts is the ratio of two rates measured in turns in one run.
+Machines differ and are noisy, so what counts is the ratio of two rates measured in turns in one run;
+a ratio of 1 is the limit.
 All benches run on one committed mix of records: 40 % handshakes, 30 % registrations, 20 %
 attestations, 10 % withdrawals and operator facts.
 
@@ -27,8 +29,15 @@ meshnet bench replay --verify -o json
 """,
 )
 
-Records = Annotated[int, Parameter(help="How many records to measure.")]
-Nodes = Annotated[int, Parameter(help="How many nodes the mix plays, two or more a recipe.")]
+_SOME = validators.Number(gte=1)
+Records = Annotated[int, Parameter(validator=_SOME, help="How many records to measure.")]
+Nodes = Annotated[
+    int,
+    Parameter(
+        validator=validators.Number(gte=2),
+        help="How many nodes the mix plays, two or more a recipe.",
+    ),
+]
 
 
 @app.command
@@ -71,7 +80,9 @@ def replay(
     *,
     records: Records = 60_000,
     nodes: Nodes = 1_000,
-    rounds: Annotated[int, Parameter(help="How often to measure; the median counts.")] = 5,
+    rounds: Annotated[
+        int, Parameter(validator=_SOME, help="How often to measure; the median counts.")
+    ] = 5,
     verify: Annotated[bool, Parameter(help="Check signatures, in worker threads.")] = False,
     output: Output = OUTPUT,
 ) -> None:
@@ -97,9 +108,14 @@ def replay(
 @app.command
 def route(
     *,
-    claims: Annotated[int, Parameter(help="Claims in all.")] = 10_000,
-    recipes: Annotated[int, Parameter(help="Recipes that they are spread over.")] = 100,
-    plans: Annotated[int, Parameter(help="How many routes to plan.")] = 5_000,
+    claims: Annotated[int, Parameter(validator=_SOME, help="Claims in all.")] = 10_000,
+    recipes: Annotated[
+        int, Parameter(validator=_SOME, help="Recipes that they are spread over.")
+    ] = 100,
+    plans: Annotated[
+        int,
+        Parameter(validator=validators.Number(gte=2), help="How many routes to plan, 2 or more."),
+    ] = 5_000,
     purpose: Annotated[Literal["serve", "certify"], Parameter(help="What the routes are for.")] = (
         "serve"
     ),
@@ -115,6 +131,12 @@ def route(
     """
     from meshnet_cli.bench.route import bench_route
 
+    if claims < recipes:
+        raise CliError(
+            f"{claims:,} claims cannot be spread over {recipes:,} recipes",
+            "ask for at least one claim a recipe",
+            code=USAGE,
+        )
     result = bench_route(
         claims=claims, recipes=recipes, plans=plans, purpose=purpose, presence=presence
     )
@@ -169,16 +191,16 @@ def memory(
 
 
 def _print(result: "Result", output: Output) -> None:
-    from meshnet_cli.output import answer, facts
+    from meshnet_cli.output import answer, pairs
 
     def people(screen: "Console") -> None:
-        facts(
+        pairs(
             screen,
             [
                 ("bench", result.bench),
                 ("measured", f"{result.measured:,.1f} {result.unit}"),
                 ("limit", f"{result.limit:,.1f} {result.unit}: {result.limit_is}"),
-                ("ratio", f"{result.ratio:.3f}"),
+                ("ratio", f"{result.ratio:.3f} (1 is the limit)"),
                 *((name, str(value)) for name, value in result.config.items()),
             ],
         )

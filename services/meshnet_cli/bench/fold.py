@@ -27,7 +27,6 @@ from meshnet_tracker.registry.fold import Fold
 from meshnet_tracker.registry.state import State
 
 SLICE = 128
-BATCH = 64
 Of = Literal["mix", "registrations"]
 _DECODERS: dict[type, Callable[[bytes], object]] = {
     fact: msgspec.json.Decoder(fact).decode for fact in FACTS.values()
@@ -88,8 +87,7 @@ def _records(
 
 
 def _fold(fold: Fold, records: list[Record], *, verify: bool) -> None:
-    for at in range(0, len(records), BATCH):
-        fold.apply_all(records[at : at + BATCH], verify=verify)
+    fold.apply_all(records, verify=verify)
     fold.state.take_changes()
 
 

@@ -21,6 +21,8 @@ from meshnet_tracker.projector import Projector
 from meshnet_tracker.verification import Verifier
 from meshnet_tracker.views import Views
 
+_GIVE_UP_AFTER_S = 30.0
+
 
 async def bench_replay(
     *,
@@ -74,7 +76,7 @@ async def _replay(bench: Bench, path: Path, records: int, *, verify: bool) -> fl
 async def _screen(bench: Bench, records: int) -> list[Screened]:
     gate = Gate(REALM)
     screened: list[Screened] = []
-    async with Reader(bench.nc, REALM, until=records) as reader:
+    async with Reader(bench.nc, REALM, until=records, give_up_after_s=_GIVE_UP_AFTER_S) as reader:
         async for batch in reader.batches():
             screened += [gate.screen(record.body, record.subject) for record in batch]
     return screened

@@ -63,6 +63,9 @@ NODE_RULES: dict[type[facts.Fact], Rule] = {
 }
 
 
+_TOGETHER = 64
+
+
 class Applied(Struct, frozen=True, gc=False):
     """What one record did."""
 
@@ -93,11 +96,13 @@ class Fold:
         return self.apply_screened(record, screened.verified() if verify else screened.result)
 
     def apply_all(self, records: Sequence[Record], *, verify: bool = True) -> None:
-        """Apply the next records: each step for all of them before the next, which caches like."""
-        screened = [self.screen(record) for record in records]
-        results = [one.verified() if verify else one.result for one in screened]
-        for record, result in zip(records, results, strict=True):
-            self.apply_screened(record, result)
+        """Apply the next records, a few together: each step for all of them, which caches like."""
+        for at in range(0, len(records), _TOGETHER):
+            few = records[at : at + _TOGETHER]
+            screened = [self.screen(record) for record in few]
+            results = [one.verified() if verify else one.result for one in screened]
+            for record, result in zip(few, results, strict=True):
+                self.apply_screened(record, result)
 
     def apply_screened(self, record: Record, screened: Event | Refusal) -> Applied:
         """Apply the next record, whose steps 1 to 6 and 8 gave `screened`."""
@@ -109,12 +114,15 @@ class Fold:
             )
         transitions = state.changes.transitions
         before = len(transitions)
-        if sequence == 1:
-            outcome = self._create(record, screened)
-        elif isinstance(screened, Refusal):
+        if isinstance(screened, Refusal):
+            if sequence == 1:
+                raise _bad_realm(f"is {screened.code}: {screened.detail}")
             outcome = refused(screened)
         else:
-            outcome = self._speak(record, screened)
+            now_ms = record.time_ns // 1_000_000  # `Record.time_ms`, without a call every time
+            cause = Cause(sequence, now_ms, screened.issuer, screened.digest, screened.type)
+            step = self._create if sequence == 1 else self._speak
+            outcome = step(screened, cause)
         code = outcome.code
         if code is not None:
             self._list_refusal(record, screened, outcome)
@@ -123,20 +131,17 @@ class Fold:
             return _QUIETLY if outcome is APPLIED else Applied(outcome, ())
         return Applied(outcome, tuple(transitions[before:]))
 
-    def _create(self, record: Record, event: Event | Refusal) -> Outcome:
-        if isinstance(event, Refusal):
-            raise _bad_realm(f"is {event.code}: {event.detail}")
+    def _create(self, event: Event, cause: Cause) -> Outcome:
         head = follow(NO_EVENT, event)
         if isinstance(head, Refusal):
             raise _bad_realm(f"is {head.code}: {head.detail}")
         if not isinstance(event.data, facts.RealmCreated):
             raise _bad_realm(f"holds {event.type}, not realm.created")
-        cause = _cause(record, event)
         outcome = realm.create_realm(self.state, event.data, cause, self.operator)
         self.state.advance_chain(event.issuer, head)
         return outcome
 
-    def _speak(self, record: Record, event: Event) -> Outcome:
+    def _speak(self, event: Event, cause: Cause) -> Outcome:
         state, issuer, fact = self.state, event.issuer, event.data
         head = follow(state.chains.get(issuer, NO_EVENT), event)
         if isinstance(head, Refusal):
@@ -155,7 +160,7 @@ class Fold:
                 return rejected(NOT_ENROLLED, f"{issuer} is not enrolled")
             if SUSPENDED in bars:
                 return rejected(SUSPENDED, f"{issuer} is suspended")
-        return rule(state, fact, _cause(record, event))
+        return rule(state, fact, cause)
 
     def _list_refusal(self, record: Record, screened: Event | Refusal, outcome: Outcome) -> None:
         if isinstance(screened, Event):
@@ -176,8 +181,3 @@ class Fold:
 
 def _bad_realm(fault: str) -> FoldFault:
     return FoldFault(FoldFaultReason.BAD_REALM, f"sequence 1 {fault}")
-
-
-def _cause(record: Record, event: Event) -> Cause:
-    now_ms = record.time_ns // 1_000_000  # `Record.time_ms`, without a call for every record
-    return Cause(record.sequence, now_ms, event.issuer, event.digest, event.type)
