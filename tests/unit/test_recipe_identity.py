@@ -29,6 +29,7 @@ from meshnet_node.recipe_identity import (
     handshake_error,
     require_route,
 )
+from meshnet_node.recipe_identity._checks import MAX_TEXT
 from meshnet_proto import BUNDLE_VERSION, SCHEMA_VERSION, shard_runtime_pb2
 
 CONTENT, ARCHITECTURE, OTHER = "c" * 64, "a" * 64, "d" * 64
@@ -372,12 +373,12 @@ def test_a_huge_integer_is_described_by_its_size():
 
 def test_the_detail_of_a_mismatch_fits_in_an_event():
     left, right = (
-        shard(under=recipe(kv_layout="a" * 5000)),
-        shard(under=recipe(kv_layout="b" * 5000)),
+        shard(under=recipe(kv_layout="a" * MAX_TEXT)),
+        shard(under=recipe(kv_layout="b" * MAX_TEXT)),
     )
     (mismatch,) = explain_mismatch(left, right)
     assert len(mismatch.detail) <= 1024
-    assert "5000 characters" in mismatch.detail
+    assert f"{MAX_TEXT} characters" in mismatch.detail
 
 
 # Routes

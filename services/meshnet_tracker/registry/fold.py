@@ -121,8 +121,8 @@ class Fold:
         else:
             now_ms = record.time_ns // 1_000_000  # `Record.time_ms`, without a call every time
             cause = Cause(sequence, now_ms, screened.issuer, screened.digest, screened.type)
-            step = self._create if sequence == 1 else self._speak
-            outcome = step(screened, cause)
+            is_first = sequence == 1
+            outcome = self._create(screened, cause) if is_first else self._speak(screened, cause)
         code = outcome.code
         if code is not None:
             self._list_refusal(record, screened, outcome)
@@ -146,7 +146,8 @@ class Fold:
         head = follow(state.chains.get(issuer, NO_EVENT), event)
         if isinstance(head, Refusal):
             return refused(head)
-        state.advance_chain(issuer, head)
+        state.chains[issuer] = head  # `advance_chain`, once for every record
+        state.changes.chains.add(issuer)
         if isinstance(fact, Refusal):
             return refused(fact)
         rule = NODE_RULES.get(type(fact))

@@ -292,7 +292,7 @@ class State:
         self.changes.handshakes.add(key)
         if not handshake.accepted:
             self.refused_pairs.setdefault(handshake.recipe_key, set()).add(key[:2])
-        else:
+        elif handshake.recipe_key in self.refused_pairs:
             _discard(self.refused_pairs, handshake.recipe_key, key[:2])
 
     def _drop_handshake(self, key: tuple[str, str, str]) -> None:

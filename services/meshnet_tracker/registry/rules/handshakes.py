@@ -39,7 +39,7 @@ def completed(state: State, fact: HandshakeCompleted, cause: Cause) -> Outcome:
         Handshake(
             accepted=fact.accepted,
             boot_id=fact.boot_id,
-            mismatches=_kept(fact.mismatches),
+            mismatches=_kept(fact.mismatches) if fact.mismatches else (),
             node=node.node,
             peer=peer.node,
             peer_boot_id=fact.peer_boot_id,
@@ -57,8 +57,6 @@ def completed(state: State, fact: HandshakeCompleted, cause: Cause) -> Outcome:
 
 def _kept(mismatches: tuple[Mismatch, ...]) -> tuple[Mismatch, ...]:
     """As much as people need: a row must not be as large as whoever sent it likes."""
-    if not mismatches:
-        return mismatches
     return tuple(
         structs.replace(one, detail=one.detail[:_MAX_DETAIL], reason=one.reason[:_MAX_DETAIL])
         for one in mismatches[:_MAX_MISMATCHES]
