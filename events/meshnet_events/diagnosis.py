@@ -28,6 +28,7 @@ from meshnet_events.envelope import (
     signed_bytes,
     source,
 )
+from meshnet_events.facts import ShardRegistered
 from meshnet_events.forms import DIGEST_PATTERN, MAX_INTEGER
 from meshnet_events.keys import decode_public
 from meshnet_events.reasons import (
@@ -196,13 +197,15 @@ def diagnose(body: bytes, subject: str, realm: str) -> Screened:
         event, members, subject, realm, ascii_keys=ascii_keys
     )
     if result is None:
+        fact = _fact(members["type"], members["data"])
         result = Event(
             members["issuer"],
             members["issuerseq"],
             members["prev"],
             event_digest(signed),
             members["type"],
-            _fact(members["type"], members["data"]),
+            fact,
+            bytes(fact.identity) if isinstance(fact, ShardRegistered) else b"",
         )
     return Screened(result, decode_public(members["issuer"]), signed, signature)
 

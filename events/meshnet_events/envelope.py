@@ -51,7 +51,6 @@ TIME_PATTERN = (
 # 64 bytes are 86 base64url characters, and the last one holds four zero bits
 SIGNATURE_PATTERN = "[A-Za-z0-9_-]{85}[AQgw]"
 
-_HASHED_AT_ONCE = 2_047
 _PREFIX = b"DSSEv1 %d %b " % (len(EVENT_PAYLOAD_TYPE), EVENT_PAYLOAD_TYPE)
 _encode = msgspec.json.Encoder(order="sorted").encode
 
@@ -87,13 +86,7 @@ def signed_bytes(event: bytes) -> bytes:
 
 def event_digest(signed: bytes) -> str:
     """The event's identity: 64 hex, SHA-256 of its `signed_bytes`."""
-    if len(signed) <= _HASHED_AT_ONCE:
-        return hashlib.sha256(signed).hexdigest()
-    # Python lets go of its lock to hash 2,048 bytes or more, and may wait long to have it back
-    digest = hashlib.sha256(signed[:_HASHED_AT_ONCE])
-    for at in range(_HASHED_AT_ONCE, len(signed), _HASHED_AT_ONCE):
-        digest.update(signed[at : at + _HASHED_AT_ONCE])
-    return digest.hexdigest()
+    return hashlib.sha256(signed).hexdigest()
 
 
 def type_name(fact: Fact) -> str:

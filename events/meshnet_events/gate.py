@@ -104,7 +104,7 @@ class Gate:
         self._after_data = _after_data(realm).fullmatch
         self._least_after_data = _least_after_data(realm) - len(_AFTER_DATA_OPENS)
         self._issuers: dict[bytes, _Issuer] = {}
-        self._identities: set[bytes] = set()
+        self._identities: dict[bytes, bytes] = {}
         self._identity_bytes = 0
 
     def screen(self, body: bytes, subject: str) -> Screened:
@@ -132,9 +132,12 @@ class Gate:
             fact = decode(data)
         except (msgspec.MsgspecError, RecursionError):
             return None
-        # `identity` is kept as it came, so the encoding below proves nothing about it
-        if type(fact) is ShardRegistered and bytes(fact.identity) not in self._identities:
-            return None
+        identity = b""
+        if type(fact) is ShardRegistered:
+            # it is kept as it came, so the encoding below proves nothing about it
+            identity = self._identities.get(bytes(fact.identity), b"")
+            if not identity:
+                return None
         if _encode(fact) != data:
             return None
         signed = signed_bytes(body[_EVENT_AT:-_CLOSING_LENGTH])
@@ -146,6 +149,7 @@ class Gate:
                 event_digest(signed),
                 type_,
                 upcast(fact) if type(fact) in STEPS else fact,
+                identity,
             ),
             issuer.public,
             signed,
@@ -169,10 +173,10 @@ class Gate:
         """Keep the identity block of a sound registration: the next like it is plainly good."""
         if isinstance(event, Refusal) or not isinstance(event.data, ShardRegistered):
             return
-        identity = bytes(event.data.identity)
+        identity = event.identity
         if self._identity_bytes + len(identity) > _MAX_IDENTITY_BYTES:
             self._identities.clear()
             self._identity_bytes = 0
         if identity not in self._identities:
-            self._identities.add(identity)
+            self._identities[identity] = identity
             self._identity_bytes += len(identity)

@@ -11,11 +11,12 @@ also the golden file of its type.
 import base64
 import hashlib
 import inspect
+from types import ModuleType
 from typing import Any
 
 import msgspec
 
-from meshnet_events import subjects
+from meshnet_events import enrolment, host, subjects
 from meshnet_events.admission import CAPABILITY_REASONS
 from meshnet_events.diagnosis import MAX_DEPTH
 from meshnet_events.envelope import (
@@ -206,6 +207,11 @@ The body that is published, {len(signed.body)} bytes:
 """
 
 
+def _format(module: ModuleType) -> str:
+    """What a format's module says of it: its docstring is Markdown, its examples are indented."""
+    return inspect.cleandoc(module.__doc__ or "")
+
+
 def reference() -> str:
     """`docs/reference/events.md`: the whole contract on one page."""
     key = _FORMS[f"^{KEY_PATTERN}$"]
@@ -307,6 +313,14 @@ Every reader judges a message alike. In order, the first step that fails names t
 {_gate()}
 Once step 6 is passed and the event is its issuer's next one, the chain advances, whatever step 8 or
 the registry's rules decide: otherwise one refused registration would lock a node out for good.
+
+## Hosts
+
+{_format(host)}
+
+## Enrolment requests
+
+{_format(enrolment)}
 
 ## Worked example
 

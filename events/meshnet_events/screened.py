@@ -11,7 +11,11 @@ from meshnet_events.reasons import BAD_SIGNATURE, BROKEN_CHAIN, REPLAYED, Refusa
 
 
 class Event(Struct, frozen=True, gc=False):
-    """An event that passed steps 1 to 6; `data` is its fact, or the reason why it holds none."""
+    """An event that passed steps 1 to 6; `data` is its fact, or the reason why it holds none.
+
+    `identity` is the identity block of a registration: a gate gives one object for equal blocks, so
+    that whoever looks it up need not hash and compare a thousand bytes again.
+    """
 
     issuer: str
     issuerseq: int
@@ -19,6 +23,7 @@ class Event(Struct, frozen=True, gc=False):
     digest: str
     type: str
     data: Fact | Refusal
+    identity: bytes = b""
 
 
 class Screened(Struct, frozen=True, gc=False):

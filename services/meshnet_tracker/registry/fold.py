@@ -120,7 +120,14 @@ class Fold:
             outcome = refused(screened)
         else:
             now_ms = record.time_ns // 1_000_000  # `Record.time_ms`, without a call every time
-            cause = Cause(sequence, now_ms, screened.issuer, screened.digest, screened.type)
+            cause = Cause(
+                sequence,
+                now_ms,
+                screened.issuer,
+                screened.digest,
+                screened.type,
+                screened.identity,
+            )
             is_first = sequence == 1
             outcome = self._create(screened, cause) if is_first else self._speak(screened, cause)
         code = outcome.code

@@ -50,6 +50,7 @@ class Cause(Struct, frozen=True, gc=False):
     issuer: str
     digest: str
     type: str
+    identity: bytes = b""
 
 
 class Changes(Struct):

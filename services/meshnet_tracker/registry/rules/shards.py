@@ -44,7 +44,7 @@ def registered(state: State, fact: ShardRegistered, cause: Cause) -> Outcome:
         state.end_claims(issuer, "superseded", cause)
         state.supersede_boot(row, successor=boot_id)
 
-    identity = state.identities.read(bytes(fact.identity))
+    identity = state.identities.read(cause.identity)
     if isinstance(identity, Refusal):
         return _refuse(state, fact, cause, earlier, None, identity)
     if refusal := _not_admitted(identity, fact, state.policy, cause.time_ms):
