@@ -28,8 +28,9 @@ def main() -> None:
         env={**os.environ, "FORCE_COLOR": "1", "COLORTERM": "truecolor", "COLUMNS": "112"},
     ).stdout
     shown = told.split(f"{LAST_STEP}", 1)[0].rstrip().rsplit("\n", 1)[0].rstrip()
-    screen = Console(record=True, width=112, file=Path(os.devnull).open("w"))
-    screen.print(Text.from_ansi("$ meshnet demo\n" + shown))
+    with Path(os.devnull).open("w") as nowhere:
+        screen = Console(record=True, width=112, file=nowhere)
+        screen.print(Text.from_ansi("$ meshnet demo\n" + shown))
     # no picture of ours asks another host for a font
     template = re.sub(r"@font-face \{\{.*?\}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
     drawn = screen.export_svg(title="meshnet demo", code_format=template)

@@ -38,7 +38,7 @@ class Header(Struct, frozen=True):
 
 class _Line(Struct, frozen=True, forbid_unknown_fields=True):
     sequence: Annotated[int, Meta(ge=1)]
-    time_ns: Annotated[int, Meta(ge=0)]
+    time_ns: Annotated[int, Meta(ge=0, le=2**63 - 1)]  # as the broker counts
     subject: str
     body: str
 

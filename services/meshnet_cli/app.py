@@ -13,8 +13,8 @@ A *realm* is one log of signed facts. Nodes register the layers that they hold, 
 fold the log into recipes, claims and routes; anyone can replay it. Start with `meshnet demo`, or
 with `meshnet up` and the steps that it prints.
 
-Every command takes `--help` and shows an example there. Exit codes: 0 ok, 1 failed, 2 usage,
-3 verification failed, 4 unreachable, 5 not found.
+Every command and group takes `--help` and shows an example there. Exit codes: 0 ok, 1 failed,
+2 usage, 3 verification failed, 4 unreachable, 5 not found, or not just one that goes by that name.
 """
 
 _COMMANDS = (

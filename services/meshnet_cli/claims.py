@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from meshnet_auditor.replay import ClaimReport
 from meshnet_cli import look
+from meshnet_cli.lookup import called
 from meshnet_cli.output import table
-from meshnet_tracker.registry.explain import name_of
 from meshnet_tracker.registry.state import State
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ def claims_table(state: State, claims: Iterable[ClaimReport]) -> "Table":
     rows = table("node/shard", "layers", "recipe", "status", "because", flexible=["because"])
     for claim in claims:
         rows.add_row(
-            look.fitted(f"{name_of(state, claim.node)}/{claim.shard_id}", _NAME),
+            look.fitted(f"{called(state, claim.node)}/{claim.shard_id}", _NAME),
             look.layers(claim.start, claim.end),
             look.short(claim.recipe_key),
             look.status(look.claim_word(claim.status, claim.reasons)),

@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from meshnet_cli.look import printable
+from meshnet_cli.look import one_line, printable
 
 OK = 0
 FAILED = 1
@@ -38,7 +38,7 @@ class CliError(Exception):
 
 def not_found(what: str, wanted: str, candidates: Sequence[str], advice: str = "") -> CliError:
     """Nothing, or more than one thing, goes by `wanted`: say what there is."""
-    shown = "".join(f"\n  {candidate}" for candidate in candidates[:_CANDIDATES])
+    shown = "".join(f"\n  {one_line(candidate)}" for candidate in candidates[:_CANDIDATES])
     if len(candidates) > _CANDIDATES:
         shown += f"\n  and {len(candidates) - _CANDIDATES} more"
     return CliError(f"{what}: {wanted}{shown}", advice, code=NOT_FOUND)
@@ -46,10 +46,11 @@ def not_found(what: str, wanted: str, candidates: Sequence[str], advice: str = "
 
 _CANDIDATES = 8
 
-_FIND_OUT = (
-    "nothing was concluded from this history. Find out who changed it; if the change is meant, "
-    "remove the views (they are rebuilt from the log) and start again"
-)
+_FIND_OUT = "nothing was concluded from this history: find out who changed it"
+_BY_FAULT = {
+    "wrong-root": "is --operator the key that you were told? Nothing was concluded from this history",
+    "bad-realm": "is --realm right? Nothing was concluded from this history",
+}
 _KNOWN: dict[str, tuple[int, str]] = {
     "meshnet_bus.client.Unreachable": (
         UNREACHABLE,
@@ -89,6 +90,11 @@ _KNOWN: dict[str, tuple[int, str]] = {
 }
 
 
+def fault_advice(fault: BaseException, otherwise: str = _FIND_OUT) -> str:
+    """What to do about a fault, by its cause: what was asked may be at fault, not the history."""
+    return _BY_FAULT.get(str(getattr(fault, "reason", "")), otherwise)
+
+
 def report(error: BaseException) -> int:
     """Tell a person on stderr what went wrong and what to do; the exit code."""
     message, advice, code = explain(error)
@@ -124,7 +130,7 @@ def explain(error: BaseException) -> tuple[str, str, int]:
     for name in names:
         if name in _KNOWN:
             code, advice = _KNOWN[name]
-            return _text_of(error), advice, code
+            return _text_of(error), fault_advice(error) if advice == _FIND_OUT else advice, code
     return (
         f"an error of meshnet's own: {type(error).__name__}: {error}",
         "please report it, with what MESHNET_DEBUG=1 shows",

@@ -49,28 +49,32 @@ def keep_key(path: Path, key: EventKey) -> None:
         ) from None
 
 
-def read_key(path: Path, whose: str) -> EventKey:
-    """The key in `path`. Raises `CliError`, which never repeats what the file holds."""
+def read_key(path: Path, whose: str, *, advice: str = "") -> EventKey:
+    """The key in `path`. Raises `CliError`, which never repeats what the file holds.
+
+    `advice` is what to do when there is no such file.
+    """
     try:
         status = path.stat()
         text = path.read_text(encoding="ascii", errors="replace")
     except FileNotFoundError:
         raise CliError(
             f"there is no {whose} at {path}",
-            "name the file, or run this where the key is kept",
+            advice or "name the file, or run this where the key is kept",
             code=NOT_FOUND,
+        ) from None
+    try:
+        key = EventKey.from_text(text)
+    except BadKey as error:
+        raise CliError(
+            f"{path}: {error}", f"expected the {whose}'s seed and nothing else"
         ) from None
     if status.st_mode & 0o077:
         raise CliError(
             f"{path} holds a secret and others may read it (mode {status.st_mode & 0o777:04o})",
             f"chmod 600 {path}; if others had it in their hands, make a new key",
         )
-    try:
-        return EventKey.from_text(text)
-    except BadKey as error:
-        raise CliError(
-            f"{path}: {error}", f"expected the {whose}'s seed and nothing else"
-        ) from None
+    return key
 
 
 def read_request(path: Path) -> EnrolmentRequest:

@@ -43,7 +43,7 @@ def status(word: str, *, more: str = "") -> "Text":
     from rich.text import Text
 
     glyph, colour = _LOOK.get(word, _UNKNOWN)
-    return Text.assemble((printable(f"{glyph} {word}"), colour), printable(more))
+    return Text.assemble((one_line(f"{glyph} {word}"), colour), one_line(more))
 
 
 def printable(text: str) -> str:
@@ -54,6 +54,11 @@ def printable(text: str) -> str:
         character if character.isprintable() or character == "\n" else repr(character)[1:-1]
         for character in text
     )
+
+
+def one_line(text: str) -> str:
+    """`printable` text without line breaks: what others wrote stays in its place."""
+    return printable(text).replace("\n", "\\n")
 
 
 def colour(word: str) -> str:

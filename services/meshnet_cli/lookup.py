@@ -6,7 +6,9 @@ lists what there is (exit code 5).
 
 from collections.abc import Iterable
 
+from meshnet_cli import look
 from meshnet_cli.errors import not_found
+from meshnet_tracker.registry.explain import name_of
 from meshnet_tracker.registry.rows import Claim, Node, Recipe
 from meshnet_tracker.registry.state import State
 
@@ -35,8 +37,18 @@ def find_recipe(state: State, text: str) -> Recipe:
     )
 
 
+def called(state: State, node: str) -> str:
+    """A node as it is shown: its label, which others wrote, cannot steer a terminal."""
+    return look.one_line(name_of(state, node))
+
+
 def find_node(state: State, text: str) -> Node:
-    """The node labelled `text`, or whose key begins with it, as `name_of` calls it or not."""
+    """The node whose key is `text`; else the one so labelled; else the one whose key begins so.
+
+    A whole key goes first: nobody can take a node's name by a label that is its key.
+    """
+    if (whole := state.nodes.get(text)) is not None:
+        return whole
     beginning = text.removesuffix("…")
     labelled = [node for node in state.nodes.values() if node.label == text]
     found = labelled or [

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from meshnet_cli.look import printable
+from meshnet_cli.look import one_line, printable
 from meshnet_cli.options import Output
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 PRESENCE_NOTE = "presence is left out"
+NOTHING_CHANGED = " (nothing changed)"
 
 
 def answer(
@@ -32,8 +33,7 @@ def answer(
     """Print `document`; its `rows` (itself, if none) as NDJSON; or what `people` prints."""
     match output.format:
         case "json":
-            text = msgspec.json.format(msgspec.json.encode(document), indent=2)
-            sys.stdout.write(f"{text.decode()}\n")
+            sys.stdout.write(f"{_json(document, indent=2)}\n")
         case "ndjson":
             for row in (document,) if rows is None else rows:
                 write_line(row)
@@ -44,7 +44,23 @@ def answer(
 
 def write_line(row: object) -> None:
     """One value as a line of JSON."""
-    sys.stdout.write(f"{msgspec.json.encode(row).decode()}\n")
+    sys.stdout.write(f"{_json(row)}\n")
+
+
+def _json(value: object, *, indent: int = -1) -> str:
+    """JSON in which what could steer a terminal is escaped: people look at it, too."""
+    text = msgspec.json.format(msgspec.json.encode(value), indent=indent).decode()
+    if text.isascii():  # what is not printable there is escaped by JSON's own rules, but for DEL
+        return text.replace("\x7f", "\\u007f")
+    return "".join(
+        character if character.isprintable() or character == "\n" else _escaped(character)
+        for character in text
+    )
+
+
+def _escaped(character: str) -> str:
+    units = character.encode("utf-16-be").hex()
+    return "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
 
 
 def console() -> "Console":
@@ -84,16 +100,31 @@ def line(screen: "Console", *parts: "RenderableType") -> None:
 
 
 def pairs(screen: "Console", listed: Iterable[tuple[str, "RenderableType"]]) -> None:
-    """Names and values, one pair a line, never wrapped."""
+    """Names and values, one pair a line, never wrapped.
+
+    A value that does not fit beside its name has the next line to itself.
+    """
     shown = [(name, value) for name, value in listed if value not in ("", None)]
-    width = max((len(name) for name, _ in shown), default=0)
+    width = max((len(name) for name, _ in shown if len(name) <= _WIDEST_NAME), default=0)
     for name, value in shown:
-        line(screen, f"{name:<{width}}  ", value)
+        beside = f"{name:<{width}}  "
+        if isinstance(value, str) and len(beside) + len(value) > screen.width:
+            indent = " " * (len(name) - len(name.lstrip()) + 2)
+            if name.strip():
+                line(screen, name)
+            line(screen, indent, value)
+        else:
+            line(screen, beside, value)
 
 
-facts = pairs
-"""The name that `meshnet_cli.bench` knows it by."""
+_WIDEST_NAME = 24
+
+
+def footer(screen: "Console", text: str) -> None:
+    """Up to where an answer speaks: one line, or one a clause where that is too long."""
+    for part in (text,) if len(text) <= screen.width else text.replace("; ", ";\n").split("\n"):
+        line(screen, part)
 
 
 def _one_line(part: "RenderableType") -> "RenderableType":
-    return part.replace("\n", "\\n") if isinstance(part, str) else part
+    return one_line(part) if isinstance(part, str) else part

@@ -4,7 +4,7 @@ A stored event is not yet an applied one: the fold decides, wherever it runs. So
 state is read as of that sequence, and a refusal is an error with its code and reason.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,10 +26,12 @@ from meshnet_events.keys import EventKey
 _GIVE_UP_AFTER_S = 15.0
 
 
-def publish(where: Where, key: EventKey, fact: Fact) -> tuple[Published, Known]:
+def publish(
+    where: Where, key: EventKey, fact: Fact, *, remedies: Mapping[str, str] | None = None
+) -> tuple[Published, Known]:
     """Publish `fact` under `key`; where it is stored, and a state that has seen it.
 
-    Raises `CliError` when the registry refused it.
+    Raises `CliError` when the registry refused it, with the remedy of that code where there is one.
     """
     settings = settle(where)
     published = anyio.run(_publish, settings, key, checked(fact))
@@ -39,7 +41,7 @@ def publish(where: Where, key: EventKey, fact: Fact) -> tuple[Published, Known]:
         raise CliError(
             f"{fact.NAME} is stored at sequence {published.sequence} and was refused: "
             f"{refusal.code}: {refusal.detail}",
-            look.meaning(refusal.code),
+            (remedies or {}).get(refusal.code, look.meaning(refusal.code)),
         )
     return published, known
 

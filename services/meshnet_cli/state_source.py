@@ -19,9 +19,10 @@ from msgspec import Struct
 
 from meshnet_auditor.replay import replay
 from meshnet_auditor.source import RecordFile
+from meshnet_bus.api import STREAM_NOT_FOUND, ApiError
 from meshnet_bus.client import closing, connect
 from meshnet_bus.reader import read_until
-from meshnet_cli.errors import NOT_FOUND, USAGE, VERIFICATION_FAILED, CliError
+from meshnet_cli.errors import NOT_FOUND, USAGE, VERIFICATION_FAILED, CliError, fault_advice
 from meshnet_cli.options import Source, Where
 from meshnet_cli.output import PRESENCE_NOTE
 from meshnet_cli.profile import Settings, settle
@@ -109,10 +110,28 @@ def history(path: Path) -> Iterator[RecordFile]:
     except FoldFault as fault:
         raise CliError(
             f"{path}: {fault}",
-            "nothing was concluded from this history: get it again from where it came, or find out "
-            "who changed it",
+            fault_advice(
+                fault,
+                "nothing was concluded from this history: get it again from where it came, or find "
+                "out who changed it",
+            ),
             code=VERIFICATION_FAILED,
         ) from fault
+
+
+@contextmanager
+def naming_realm(realm: str) -> Iterator[None]:
+    """Say which realm it is that a server does not hold."""
+    try:
+        yield
+    except ApiError as error:
+        if error.err_code != STREAM_NOT_FOUND:
+            raise
+        raise CliError(
+            f"this server holds no such realm: {realm!r}",
+            "make one with `meshnet up`, or name another with --realm or --server",
+            code=NOT_FOUND,
+        ) from error
 
 
 def fold_stream(settings: Settings, stop: Stop = EVERYTHING, *, refusal_at: int = 0) -> Known:
@@ -142,7 +161,8 @@ async def _fold_stream(settings: Settings, stop: Stop, refusal_at: int, meter: M
     refusal = None
     async with closing(await connect(server, name=CLIENT_NAME)) as nc:
         try:
-            reader = await read_until(nc, realm, until=stop.to)
+            with naming_realm(realm):
+                reader = await read_until(nc, realm, until=stop.to)
         except ValueError as error:
             raise CliError(str(error), code=NOT_FOUND) from error
         async with reader:

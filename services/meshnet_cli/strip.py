@@ -48,7 +48,7 @@ def strip(
     gaps = coverage.gaps
     named = [(f"gap {look.layers(*gap)}", *gap) for gap in gaps[:MOST_BARS]]
     names = ["replicas", *(bar.label for bar in shown), *(name for name, _, _ in named)]
-    indent = min(max(map(len, names)), _LABEL) + 2
+    indent = min(max(len(look.one_line(name)) for name in names), _LABEL) + 2
     axis = _Axis(layer_count)
     seams = sorted({bar.end for bar in bars} | set(proven))
     seams = [seam for seam in seams if 0 < seam < layer_count]
@@ -56,7 +56,7 @@ def strip(
     drawn = Text()
 
     def row(name: str, body: "Text | str", *, style: str = "") -> None:
-        drawn.append(look.fitted(name, _LABEL).ljust(indent))
+        drawn.append(look.fitted(look.one_line(name), _LABEL).ljust(indent))
         drawn.append(body, style=style or None) if isinstance(body, str) else drawn.append(body)
         drawn.append("\n")
 

@@ -1,5 +1,6 @@
 """What `--help` teaches, and what it costs."""
 
+import inspect
 import json
 import subprocess
 import sys
@@ -97,3 +98,30 @@ def test_every_command_explains_itself_and_gives_an_example(words, capsys, monke
 def test_a_single_commands_help_is_its_own_and_not_the_line_that_lists_it(capsys):
     run(["up", "--help"])
     assert "On the first start" in capsys.readouterr().out
+
+
+def groups(app: App, path: tuple[str, ...] = ()):
+    """Every group of commands, as its words."""
+    for name in app:
+        if not name.startswith("-") and app[name].default_command is None:
+            yield (*path, name)
+            yield from groups(app[name], (*path, name))
+
+
+@pytest.mark.parametrize("words", sorted(groups(make_app())), ids=" ".join)
+def test_every_group_explains_itself_and_gives_an_example(words, meshnet):
+    shown = [line.strip() for line in meshnet(*words, "--help").out.splitlines()]
+    assert any(line.startswith(f"meshnet {' '.join(words)} ") for line in shown)
+
+
+@pytest.mark.parametrize("words", ALL, ids=" ".join)
+def test_no_example_is_wrapped(words, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    app = make_app()
+    for word in words:
+        app = app[word]
+    blocks = inspect.cleandoc(app.default_command.__doc__).split("```")[1::2]
+    run([*words, "--help"])
+    shown = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    for example in "".join(blocks).splitlines():
+        assert example.strip() in shown

@@ -254,7 +254,9 @@ def test_a_node_key_is_never_written_over(realm):
 
 
 def test_a_server_without_the_realm_is_not_found(realm):
-    assert "no such realm" in realm("recipe", "list", "--realm", "elsewhere", code=5).err
+    for command in (("recipe", "list"), ("audit", "replay"), ("log",)):
+        refused = realm(*command, "--realm", "elsewhere", code=5).err
+        assert "no such realm: 'elsewhere'" in refused
 
 
 def test_following_the_log_ends_quietly_with_ctrl_c(realm):
@@ -269,3 +271,91 @@ def test_following_the_log_ends_quietly_with_ctrl_c(realm):
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (130, "")
+
+
+def node_of(cli, key):
+    return next(
+        row for row in cli("audit", "replay", "-o", "json").json["nodes"] if row["node"] == key
+    )
+
+
+def test_enrolling_again_keeps_what_is_not_named_and_says_so(realm):
+    owner = Owner(realm, "again").enrol()
+    ran = realm("admin", "node", "enrol", owner.key)
+    assert "was enrolled already" in ran.out
+    assert "(nothing changed)" in ran.out
+    assert "was enrolled already" in realm("admin", "node", "enrol", "again", "--group", "new").out
+    assert (node_of(realm, owner.key)["label"], node_of(realm, owner.key)["group"]) == (
+        "again",
+        "new",
+    )
+
+
+@pytest.mark.parametrize(
+    ("label", "code", "named"),
+    [
+        ("holder", 1, "is the label of U"),
+        ("UBXWRLTRLWV6", 2, "looks like a key"),
+        ("a\nb", 2, "cannot be printed"),
+    ],
+)
+def test_a_label_that_would_mislead_is_refused(realm, label, code, named):
+    if not (realm.home / "holder").exists():
+        Owner(realm, "holder").enrol()
+    name = f"mislead-{code}-{len(label)}"
+    owner, before = Owner(realm, name), newest(realm)
+    refused = realm("admin", "node", "enrol", owner.key, "--label", label, code=code)
+    assert named in refused.err
+    assert newest(realm) == before
+
+
+def test_enrolling_a_suspended_node_says_what_would_lift_that(realm):
+    owner = Owner(realm, "barred").enrol()
+    assert "nothing changed" not in realm("admin", "node", "suspend", "barred").out
+    assert "nothing changed" in realm("admin", "node", "suspend", "barred").out
+    out = realm("admin", "node", "enrol", owner.key).out
+    assert f"meshnet admin node reinstate {owner.key[:12]}" in out
+    assert all(len(line) <= 80 for line in out.splitlines())
+
+
+def test_a_shard_that_was_never_registered_is_not_withdrawn(realm):
+    owner, before = Owner(realm, "hasty"), newest(realm)
+    refused = realm("node", "withdraw", "--dir", "hasty", code=5)
+    assert "registered no shard 'main'" in refused.err
+    assert "meshnet admin node enrol hasty/enrol.json" in refused.err
+    assert newest(realm) == before
+    refused = owner.register(identity_block(0, 14), code=1)
+    assert "meshnet admin node enrol hasty/enrol.json" in refused.err
+
+
+def test_a_shard_withdrawn_twice_is_said_to_have_changed_nothing_the_second_time(realm):
+    owner = Owner(realm, "echo").enrol()
+    owner.register(identity_block(0, 28, axes={"kv_dtype": "q5_1"}))
+    assert "(nothing changed)" not in realm("node", "withdraw", "--dir", "echo").out
+    assert "(nothing changed)" in realm("node", "withdraw", "--dir", "echo").out
+
+
+def test_all_missing_members_of_an_identity_are_named_at_once(realm):
+    owner = Owner(realm, "forgetful")
+    block = identity_block(0, 14)
+    report = report_for(block)
+    for name in ("activation_dtype", "compute_dtype", "kv_layout"):
+        del block["recipe"][name]
+    refused = owner.register(block, report, code=1).err
+    for name in ("activation_dtype", "compute_dtype", "kv_layout"):
+        assert f"recipe.{name}" in refused
+    assert "identity.json" in refused
+
+
+def test_a_faulty_report_is_named_by_its_file(realm):
+    refused = Owner(realm, "vague").register(identity_block(0, 14), {"status": "passed"}, code=1)
+    assert "vague/report.json: " in refused.err
+
+
+def test_a_directory_without_a_key_and_a_file_that_is_none_say_what_to_do(realm):
+    assert "meshnet node init" in realm("node", "withdraw", "--dir", "nowhere", code=5).err
+    text = realm.home / "README.md"
+    text.write_text("# words\n")
+    text.chmod(0o644)
+    refused = realm("admin", "policy", "set", "--enrolment", "open", "--key-file", text, code=1)
+    assert "not an NKey seed" in refused.err

@@ -27,6 +27,7 @@ def test_a_pin_is_the_part_of_an_identity_that_the_file_decides(meshnet, model):
     shown = meshnet("node", "pin", model, "--artifact-id", "acme/tiny", "--no-cache").out
     assert digest in shown
     assert "acme/tiny" in shown
+    assert all(len(line) <= 80 for line in shown.splitlines())
 
 
 def test_a_cut_is_written_and_bound_to_its_source(meshnet, model):
@@ -46,6 +47,10 @@ def test_a_cut_without_a_destination_is_named_after_its_source_and_layers(meshne
     assert hashlib.sha256(made.read_bytes()).hexdigest() == cut["artifact"]["content_digest"]
     again = meshnet("node", "pin", model, "--layers", "0:1", code=1)
     assert "it exists already" in again.err
+    assert "--overwrite" in again.err
+    made.write_bytes(b"old")
+    meshnet("node", "pin", model, "--layers", "0:1", "--overwrite")
+    assert hashlib.sha256(made.read_bytes()).hexdigest() == cut["artifact"]["content_digest"]
 
 
 def test_a_cut_of_a_split_model_is_named_after_the_whole(meshnet, require):
@@ -93,6 +98,7 @@ def test_a_target_that_these_are_not_the_files_of_is_not_locked(meshnet, model):
     ("arguments", "code", "said"),
     [
         (("--output", "b.gguf"), 2, "--layers"),
+        (("--overwrite",), 2, "--layers"),
         (("--layers", "0:1", "--target", "mine"), 2, "whole files"),
         (("--layers", "0:1", "--revision", "a" * 40), 2, "labels"),
         (("--layers", "one", "--output", "b.gguf"), 2, "A:B"),

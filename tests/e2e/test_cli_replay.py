@@ -13,6 +13,7 @@ from cli_kit import MESHNET
 from kit import Scenario
 from meshnet_auditor.source import write_records
 from meshnet_cli.__main__ import run
+from meshnet_cli.output import write_line
 
 DATA = Path(__file__).parent.parent / "data"
 HISTORY = DATA / "history.ndjson"
@@ -307,3 +308,126 @@ def test_a_node_without_a_label_has_one_name_and_is_found_by_it(meshnet):
     why = meshnet("shard", "why-not", f"{name}/main", "--from", path, code=1).out
     assert f"{name}/main may not serve" in why
     assert f"an operator suspended {name}." in " ".join(why.split())
+
+
+STEERING = "\x1b[2J\x9b31m\u202eowned\nforged"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("recipe", "show"),
+        ("recipe", "explain"),
+        ("recipe", "list"),
+        ("shard", "list"),
+        ("shard", "why-not"),
+        ("audit", "replay"),
+        ("log",),
+        ("route", "why-not"),
+    ],
+    ids=" ".join,
+)
+def test_a_label_steers_no_terminal_and_forges_no_line(meshnet, command):
+    lab = Scenario()
+    for name in ("evil", "other"):
+        lab.enrol(name, label=STEERING, group=STEERING)
+    lab.register("evil[0,14)", boot="1")
+    lab.suspend("other")
+    path = kept(meshnet, lab)
+    key = meshnet("recipe", "list", "--from", path, "-o", "json").json["recipes"][0]["recipe_key"]
+    subject = {
+        ("shard", "why-not"): (f"{lab.public('evil')}/main",),
+        ("recipe", "list"): (),
+    }.get(command, (key,) if command[0] in {"recipe", "route"} else ())
+    code = int("why-not" in command)
+    for form in ("table", "json", "ndjson"):
+        out = meshnet(*command, *subject, "--from", path, "-o", form, code=code).out
+        assert all(each.isprintable() or each == "\n" for each in out), form
+        assert not any(line.strip().startswith("forged") for line in out.split("\n")), form
+    refused = meshnet("shard", "why-not", "nobody", "--from", path, code=5).err
+    assert "forged" in refused
+    assert not any(line.strip().startswith("forged") for line in refused.split("\n"))
+    nodes = meshnet("audit", "replay", "--from", path, "-o", "json").json["nodes"]
+    assert STEERING in [node["label"] for node in nodes]
+
+
+def test_json_escapes_what_could_steer_a_terminal_beyond_the_first_plane_too(capsys):
+    write_line({"text": "\x7f\x9b\u2066\U000e0001 é 漢"})
+    out = capsys.readouterr().out
+    assert out == '{"text":"\\u007f\\u009b\\u2066\\udb40\\udc01 é 漢"}\n'
+    assert json.loads(out) == {"text": "\x7f\x9b\u2066\U000e0001 é 漢"}
+
+
+def test_a_whole_key_names_its_node_whatever_others_are_labelled(meshnet):
+    lab = Scenario()
+    lab.register("n1[0,14)")
+    lab.enrol("n2", label=lab.public("n1"))
+    lab.register("n2[14,28)")
+    shards = meshnet(
+        "shard", "list", "--node", lab.public("n1"), "--from", kept(meshnet, lab), "-o", "json"
+    ).json["shards"]
+    assert [shard["node"] for shard in shards] == [lab.public("n1")]
+
+
+def test_what_to_do_about_a_fault_depends_on_its_cause(meshnet):
+    other = ("--operator", EXPECTED["nodes"]["alpha"])
+    refused = meshnet("audit", "replay", "--from", HISTORY, *other, code=3).err
+    assert "is --operator the key that you were told?" in refused
+    refused = meshnet("audit", "replay", "--from", HISTORY, "--realm", "other", code=3).err
+    assert "is --realm right?" in refused
+
+
+def test_records_that_are_no_sound_events_are_counted_as_such(meshnet):
+    out = meshnet("audit", "replay", "--from", HISTORY).out
+    assert "7 records are no sound signed events of this realm" in out
+    lab = Scenario()
+    lab.enrol("n1")
+    assert "no sound" not in meshnet("audit", "replay", "--from", kept(meshnet, lab)).out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        f"route plan {RECIPE} --alternatives -1 --from {HISTORY}",
+        "bench route --claims 0",
+        "bench route --recipes 20000 --claims 10",
+        "bench route --plans 1",
+        "bench fold --records 0",
+        "bench replay --rounds 0",
+        "bench memory --nodes 1",
+        "admin policy set",
+    ],
+)
+def test_numbers_that_mean_nothing_are_wrong_usage(arguments, capsys):
+    assert run(arguments.split()) == 2
+    assert capsys.readouterr().out == ""
+
+
+def test_tables_fit_80_columns_with_long_names_of_files(meshnet):
+    path = meshnet.home / ("a-history-with-a-rather-long-name" * 2)
+    path.write_bytes(HISTORY.read_bytes())
+    for command in (
+        ("recipe", "show", RECIPE),
+        ("recipe", "explain", RECIPE),
+        ("recipe", "list"),
+        ("shard", "why-not", "alpha"),
+        ("route", "why-not", RECIPE),
+        ("admin", "policy", "show"),
+        ("log",),
+    ):
+        out = meshnet(*command, "--from", path, code=int("why-not" in command)).out
+        wide = [line for line in out.splitlines() if len(line) > 80 and path.name not in line]
+        assert not wide, (command, wide)
+        if command[0] != "log":
+            assert out.splitlines()[-1] == "presence is left out"
+
+
+def test_the_log_says_in_which_boot_a_shard_came_to_life(meshnet):
+    lab = Scenario()
+    lab.register("n1[0,14)")
+    lab.register("n1[0,14)", boot="2")
+    rows = meshnet("log", "--from", kept(meshnet, lab), "-o", "ndjson").out.splitlines()
+    told = [change for row in rows for change in json.loads(row)["transitions"] if "live" in change]
+    lives = [change for change in told if "-> live" in change]
+    assert len({change.rpartition("(boot ")[2] for change in lives}) == 2
+    assert all(change.endswith(")") for change in lives)

@@ -39,3 +39,11 @@ def test_a_model_that_nobody_holds_is_one_gap():
     steps, gap, _labels = draw(2, [])
     assert steps.split() == ["replicas", "0"]
     assert gap.startswith("gap [0, 2)")
+
+
+def test_a_label_steers_no_terminal_and_breaks_no_line():
+    lines = draw(18, [Bar("e\x1b[2J\nvil", 0, 18, "dark")])
+    assert len(lines) == len(draw(18, [Bar("plain", 0, 18, "dark")]))
+    assert all(line.isprintable() for line in lines)
+    steps, bar, _labels = lines
+    assert steps.index("█") == bar.index("━")

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import socket
 import time
 import tomllib
 from pathlib import Path
@@ -82,7 +83,7 @@ def test_a_lost_stream_ends_it_with_a_verification_failure_instead_of_a_new_real
     shutil.rmtree(meshnet.home / "realm" / "nats" / "jetstream")
     refused = meshnet("up", "--dir", "realm", code=3)
     assert "there is no stream" in refused.err
-    assert "views" in refused.err
+    assert str(meshnet.home / "realm" / "views.db") in refused.err
 
 
 def test_a_directory_is_one_realms_and_a_profile_is_not_written_over(meshnet):
@@ -136,3 +137,41 @@ def _parent(entry):
         return int((entry / "stat").read_text().rpartition(")")[2].split()[1])
     except OSError:  # it has ended meanwhile
         return None
+
+
+def test_a_file_is_no_directory(meshnet):
+    (meshnet.home / "README.md").write_text("words")
+    refused = meshnet("up", "--dir", "README.md", code=2)
+    assert "README.md is not a directory" in refused.err
+
+
+def test_a_port_that_is_taken_is_said_so(meshnet):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        refused = meshnet("up", "--dir", "realm", "--port", port, code=1)
+    assert refused.err == f"meshnet: port {port} is taken\n  name another with --port\n"
+
+
+def test_another_profile_of_the_same_directory_does_not_move_the_port(meshnet):
+    said, process = meshnet.up()
+    end(process)
+    again, process = meshnet.up("--profile", "second.toml")
+    end(process)
+    assert again["server"] == said["server"]
+
+
+def test_up_again_proposes_to_look_and_not_to_begin_anew(meshnet):
+    _, process = meshnet.up()
+    end(process)
+    process = meshnet.start("up", "--dir", "realm")
+    out = meshnet.home / "up.out"
+    try:
+        for _ in range(1000):
+            if "Ctrl-C stops it" in out.read_text():
+                break
+            assert process.poll() is None
+            time.sleep(0.02)
+    finally:
+        end(process)
+    assert "meshnet log" in out.read_text()
+    assert "node init" not in out.read_text()

@@ -41,6 +41,7 @@ def test_it_tells_the_whole_story(told):
         "evidence:policy-hosts: 1 distinct host, policy asks for 2",
         "is certified",
         "hop 0: ada computes layers [0, 14)",
+        "hop 1: dee computes layers [14, 28)",
         "no route: revoked",
         "at sequence 16: certified",
         "at sequence 17: revoked",
@@ -48,6 +49,15 @@ def test_it_tells_the_whole_story(told):
     ):
         assert part in text, part
     assert "no\nmodel is run" in text
+
+
+def test_a_place_to_export_to_that_is_none_is_told_before_anything_starts(tmp_path):
+    for path in (tmp_path / "nowhere" / "h.ndjson", tmp_path):
+        done = meshnet("demo", "--export", str(path))
+        assert done.returncode == 2
+        assert str(path) in done.stderr
+        assert "starting" not in done.stderr
+        assert done.stdout == ""
 
 
 def test_it_names_the_operator_on_one_line(told):
@@ -82,3 +92,19 @@ def test_commands_that_it_offers_run(told):
     done = meshnet("recipe", "list", "--from", str(history))
     assert done.returncode == 0, done.stderr
     assert "revoked" in done.stdout
+
+
+@pytest.mark.parametrize("is_found", [True, False])
+def test_what_to_try_next_says_how_meshnet_is_found_only_where_it_is_not(
+    is_found, tmp_path, monkeypatch
+):
+    from meshnet_cli.demo.command import _try_next
+    from meshnet_cli.output import console
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if is_found:
+        (tmp_path / "meshnet").touch(mode=0o755)
+    screen = console()
+    with screen.capture() as said:
+        _try_next(screen, None, "U")
+    assert ("/bin/activate" in said.get()) != is_found

@@ -57,6 +57,7 @@ def test_empty_lines_are_passed_over(tmp_path):
         line(sequence="1"),
         line(sequence=1.0),
         line(time_ns=-1),
+        line(time_ns=2**63),
         line(subject=None),
         line(more=1),
         line(sequence=True),

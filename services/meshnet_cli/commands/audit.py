@@ -10,15 +10,35 @@ from meshnet_cli import look
 from meshnet_cli.claims import claims_table
 from meshnet_cli.errors import USAGE, CliError
 from meshnet_cli.options import OUTPUT, WHERE, Output, Where
-from meshnet_cli.output import PRESENCE_NOTE, answer, line, pairs, table
+from meshnet_cli.output import PRESENCE_NOTE, answer, footer, line, pairs, table
 from meshnet_cli.profile import settle
 from meshnet_cli.state_source import Stop, fold_file, fold_stream, parse_time
+from meshnet_events import reasons as codes
 from meshnet_tracker.registry.state import State
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-app = App(name="audit", help="Replay the log: what held, when, and what became of every record.")
+app = App(
+    name="audit",
+    help="""Replay the log: what held, when, and what became of every record.
+
+```
+meshnet audit replay --to 19
+```
+""",
+)
+
+_UNSOUND = (
+    codes.OVERSIZE,
+    codes.NOT_JSON,
+    codes.BAD_ENVELOPE,
+    codes.BAD_SIGNATURE,
+    codes.NOT_CANONICAL,
+    codes.WRONG_REALM,
+    codes.WRONG_SUBJECT,
+)
+"""Of steps 1 to 6 of the gate: whose such a record is was not shown."""
 
 
 @app.command
@@ -45,7 +65,8 @@ def replay(
 
     ```
     meshnet audit replay --to 19 -o json
-    meshnet audit replay --from history.ndjson --operator UCGB… --as-of 2026-11-30T13:30:00Z
+    meshnet audit replay --as-of 2026-11-30T13:30:00Z --operator UCGB…
+    meshnet audit replay --from history.ndjson --operator UCGB…
     ```
     """
     if to is not None and as_of is not None:
@@ -74,6 +95,8 @@ def _show(screen: "Console", state: State, document: Report, origin: str) -> Non
         for code, count in outcomes.rejected.items():
             rows.add_row(f"{count:,}", code, look.meaning(code))
         screen.print("", rows)
+        if unsound := sum(outcomes.rejected.get(code, 0) for code in _UNSOUND):
+            line(screen, f"{unsound:,} records are no sound signed events of this realm")
     if document.recipes:
         rows = table(
             "recipe", "status", "since", "layers", "proven seams", flexible=["proven seams"]
@@ -92,7 +115,12 @@ def _show(screen: "Console", state: State, document: Report, origin: str) -> Non
     if document.nodes:
         rows = table("node", "status", "label", "group", flexible=["label", "group"])
         for node in document.nodes:
-            rows.add_row(look.short(node.node), look.status(node.status), node.label, node.group)
+            rows.add_row(
+                look.short(node.node),
+                look.status(node.status),
+                look.one_line(node.label),
+                look.one_line(node.group),
+            )
         screen.print("", rows)
     screen.print()
-    line(screen, f"{origin}; {PRESENCE_NOTE}")
+    footer(screen, f"{origin}; {PRESENCE_NOTE}")

@@ -1,5 +1,6 @@
 """`meshnet log`: records as they come, each with what the fold made of it."""
 
+import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,12 +16,15 @@ from meshnet_cli import look
 from meshnet_cli.options import OUTPUT, WHERE, Output, Where
 from meshnet_cli.output import answer, console, line, write_line
 from meshnet_cli.profile import Settings, settle
-from meshnet_cli.state_source import CLIENT_NAME, history
+from meshnet_cli.state_source import CLIENT_NAME, history, naming_realm
 from meshnet_events.envelope import rfc3339
-from meshnet_events.facts import TYPE_PREFIX
+from meshnet_events.facts import TYPE_PREFIX, ShardRegistered
+from meshnet_events.forms import DIGEST_PATTERN, KEY_PATTERN
 from meshnet_events.reasons import Refusal
 from meshnet_events.record import Record
+from meshnet_events.screened import Event
 from meshnet_tracker.registry.fold import Fold
+from meshnet_tracker.registry.rows import Transition
 from meshnet_tracker.registry.state import State
 
 if TYPE_CHECKING:
@@ -98,7 +102,8 @@ async def _from_stream(settings: Settings, show: _Show, follow: bool) -> None:  
     realm, server = settings.need_realm(), settings.need_server()
     fold = _fold(settings)
     async with closing(await connect(server, name=CLIENT_NAME)) as nc:
-        reader = Reader(nc, realm) if follow else await read_until(nc, realm)
+        with naming_realm(realm):
+            reader = Reader(nc, realm) if follow else await read_until(nc, realm)
         async with reader:
             async for entry in _read(reader, fold):
                 show.one(entry)
@@ -129,11 +134,19 @@ def _entries(fold: Fold, records: "Iterator[Record] | RecordFile") -> Iterator[E
             outcome=applied.outcome.kind,
             code=applied.outcome.code,
             detail=applied.outcome.detail,
-            transitions=tuple(
-                f"{each.kind} {each.subject} {each.old} -> {each.new}"
-                for each in applied.transitions
-            ),
+            transitions=tuple(_told(each, known) for each in applied.transitions),
         )
+
+
+def _told(change: Transition, event: Event | None) -> str:
+    """One change in words; of a shard that came to life, in which boot."""
+    boot = ""
+    if change.new == "live" and event is not None and isinstance(event.data, ShardRegistered):
+        boot = f" (boot {event.data.boot_id[:_SHORT_BOOT]})"
+    return f"{change.kind} {change.subject} {change.old} -> {change.new}{boot}"
+
+
+_SHORT_BOOT = 8
 
 
 def _print(screen: "Console", entry: Entry) -> None:
@@ -144,6 +157,13 @@ def _print(screen: "Console", entry: Entry) -> None:
     head = f"{entry.sequence:>6}  {when}  {look.short(entry.issuer)}  {name:<22}  "
     line(screen, head, look.status(entry.outcome))
     if entry.code:
-        screen.print(Padding(f"{entry.code}: {entry.detail}", (0, 0, 0, 8)))
+        screen.print(Padding(look.one_line(f"{entry.code}: {entry.detail}"), (0, 0, 0, 8)))
     for change in entry.transitions:
-        line(screen, f"{'':8}{change}")
+        line(screen, f"{'':8}{_WHOLE_KEY.sub(_shortened, change)}")
+
+
+def _shortened(key: "re.Match[str]") -> str:
+    return look.short(key[0])
+
+
+_WHOLE_KEY = re.compile(rf"\b(?:{KEY_PATTERN}|{DIGEST_PATTERN})\b")

@@ -5,28 +5,30 @@ enrol.json    the request that an operator enrols it with
 boot          the boot that registered last: a UUID, new for every start of the serving process
 """
 
-import re
 import time
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
-from cyclopts import App, Group, Parameter
+from cyclopts import App, Parameter
 from msgspec import Struct
 
 from meshnet_cli import look
-from meshnet_cli.errors import FAILED, OK, USAGE, CliError
+from meshnet_cli.commands.pin import pin
+from meshnet_cli.errors import FAILED, NOT_FOUND, OK, USAGE, CliError
 from meshnet_cli.host_id import host_of
 from meshnet_cli.key_files import keep_key, new_key, read_key, write_new
 from meshnet_cli.options import OUTPUT, WHERE, Output, Where
-from meshnet_cli.output import answer, line, pairs
+from meshnet_cli.output import NOTHING_CHANGED, answer, line, pairs
 from meshnet_cli.profile import settle
-from meshnet_cli.progress import progress
-from meshnet_cli.publishing import checked, naming_faults, publish, read_limited
+from meshnet_cli.publishing import checked, naming_faults, publish, read_limited, source_of
+from meshnet_cli.state_source import load
 from meshnet_events.enrolment import sign_request
 from meshnet_events.envelope import canonical
 from meshnet_events.facts import Capability, ShardRegistered, ShardWithdrawn
+from meshnet_events.keys import EventKey
+from meshnet_events.reasons import NOT_ENROLLED, SUSPENDED
 from meshnet_node.files import replace_file
 from meshnet_tracker.registry.eligibility import judge
 
@@ -34,9 +36,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from meshnet_node.capability import CapabilityReport
-    from meshnet_node.pin import Pinned
     from meshnet_node.recipe_identity import ShardIdentity
-    from meshnet_node.targets import TargetFacts
 
 app = App(
     name="node",
@@ -44,8 +44,13 @@ app = App(
 
 A node is one key. An operator enrols it once; then it may register shards, each with the identity of
 what it loads and a fresh report that it can compute it.
+
+```
+meshnet node init --label rack-2
+```
 """,
 )
+app.command(pin)
 
 Directory = Annotated[
     Path | None,
@@ -91,6 +96,7 @@ class Withdrawn(Struct, frozen=True):
     shard_id: str
     boot_id: str
     status: str
+    changed: bool
     sequence: int
 
 
@@ -135,91 +141,11 @@ def init(
     answer(output, NewNode(key.public, str(folder), str(request)), people)
 
 
-_CUT = Group("Cutting", sort_key=1)
-_LOCK = Group("Locking a target", sort_key=2)
-
-
-@app.command
-def pin(
-    files: Annotated[list[Path], Parameter(help="A model file, or every part of a split one.")],
-    /,
-    *,
-    artifact_id: Annotated[
-        str | None, Parameter(help="Where it came from, like acme/model-gguf. Default: its name.")
-    ] = None,
-    revision: Annotated[
-        str | None, Parameter(help="The commit it came from. Default: its own digest.")
-    ] = None,
-    cache: Annotated[
-        bool, Parameter(negative="--no-cache", help="Whether digests seen before are trusted.")
-    ] = True,
-    layers: Annotated[
-        str | None, Parameter(group=_CUT, help="Cut layers A:B, the last not included.")
-    ] = None,
-    destination: Annotated[
-        Path | None,
-        Parameter(
-            name="--output",
-            group=_CUT,
-            help="Where the cut is written. Default: NAME.layers-A-B.gguf in this folder.",
-        ),
-    ] = None,
-    target: Annotated[
-        str | None,
-        Parameter(group=_LOCK, help="Lock this target to these files; a new name makes a new one."),
-    ] = None,
-    output: Output = OUTPUT,
-) -> None:
-    """Turn real model files into an identity.
-
-    What is written in the files decides which artifact a shard loads and some axes of its recipe;
-    the other axes are the node's to declare. `--layers` writes a file with just those layers, bound
-    to its source. `--target` writes a lock, which others check their files against; under a name that
-    no target has yet, it makes one.
-
-    ```
-    meshnet node pin model-00001-of-00002.gguf model-00002-of-00002.gguf -o json
-    meshnet node pin model.gguf --layers 0:9 --output first.gguf
-    ```
-    """
-    from meshnet_node.pin import cut, default_destination
-    from meshnet_node.pin import pin as pin_files
-
-    if layers is not None:
-        span = _range(layers)
-        if target is not None:
-            raise CliError("--target needs whole files: no --layers", code=USAGE)
-        if artifact_id is not None or revision is not None:
-            raise CliError(
-                "a cut keeps its source's labels", "pin the cut itself to label it", code=USAGE
-            )
-        destination = destination or default_destination(files, span)
-        with progress("hashing", "bytes") as meter:
-            pinned = cut(files, layers=span, destination=destination, cache=cache, progress=meter)
-        answer(output, pinned.to_dict(), lambda screen: _show_pinned(screen, pinned, None))
-        return
-    if destination is not None:
-        raise CliError("--output is where a cut is written: it needs --layers", code=USAGE)
-    if target is not None and revision is None:
-        raise CliError("--target needs --revision", code=USAGE)
-    known = _known_target(target)
-    with progress("hashing", "bytes") as meter:
-        pinned = pin_files(
-            files,
-            artifact_id=artifact_id or (known.repository if known else None),
-            revision=revision,
-            cache=cache,
-            progress=meter,
-        )
-    locked = _lock(target, known, pinned) if target is not None else None
-    answer(output, pinned.to_dict(), lambda screen: _show_pinned(screen, pinned, locked))
-
-
 @app.command
 def register(
     *,
     identity: Annotated[Path, Parameter(help="The identity block, JSON.")],
-    report: Annotated[Path, Parameter(help="The doctor's capability report, JSON.")],
+    report: Annotated[Path, Parameter(help="The capability report, JSON.")],
     endpoint: Annotated[str, Parameter(help="Where peers reach it: grpc://host:port or grpcs://…")],
     shard_id: ShardId = "main",
     device: Annotated[
@@ -242,10 +168,28 @@ def register(
     passed, and about exactly what is registered. A bad one is refused and nothing is published.
     Afterwards the registry is asked for its verdict. Exit code 1 when that is a refusal.
 
-    The identity block has `schema_version` 1, `artifact` and `recipe` (what `meshnet node pin` prints,
-    with the axes that it cannot know), `shard_start` and `shard_end`; its fingerprint is derived.
-    The report is what `meshnet node doctor` writes; the last three members may be left out, and a
-    `passed` may stand beside `status` when the two agree:
+    The identity block says what is loaded and how it is computed. `meshnet node pin -o json` prints
+    `artifact` and the axes of `recipe` that the file decides; the others are yours to state. Its
+    fingerprint is derived, and `docs/reference/identity.md` has every member:
+
+    ```
+    {"schema_version": 1, "shard_start": 0, "shard_end": 9,
+     "artifact": {"artifact_id": "acme/model", "revision": "<commit>",
+                  "content_digest": "<64 hex>", "architecture": "llama",
+                  "architecture_digest": "<64 hex>", "layer_count": 18},
+     "recipe": {"weight_quantization": "Q8_0", "activation_dtype": "bfloat16",
+                "compute_dtype": "float32", "kv_dtype": "f16",
+                "kv_layout": "uniform-512", "tokenizer_revision": "<64 hex>",
+                "architecture_adapter": "llama", "backend_id": "llama.cpp",
+                "runtime_version": "b7421", "boundary_schema_version": 1,
+                "protocol_schema_version": 1, "recipe_id": "dense",
+                "recipe_version": "1", "catalogue_version": "1"}}
+    ```
+
+    The report says that just this was computed here; `model_id` is the block's `artifact_id`. It is
+    written by `meshnet node doctor`, which comes with the next release; until then write it by
+    hand. A report of other digests is refused with those that the block has. The last three members
+    may be left out, and a `passed` may stand beside `status` when the two agree:
 
     ```
     {"model": {"model_id": "acme/model", "model_artifact_digest": "<64 hex>"},
@@ -265,16 +209,16 @@ def register(
         --endpoint grpc://10.0.0.7:7001 --new-boot
     ```
     """
-    from meshnet_node.admission import AdmissionRequirement, CapabilityReport, admit
+    from meshnet_node.admission import AdmissionRequirement, admit
 
     settings = settle(where)
     realm = settings.need_realm()
     shard = _read_identity(identity)
-    proof = CapabilityReport.from_json(read_limited(report, "capability report"))
+    proof = _read_report(report)
     device = device or proof.backend.device
     admit(AdmissionRequirement.for_identity(shard, device=device), proof)
     folder = _directory(directory, where)
-    key = read_key(folder / "node.key", "node key")
+    key = _node_key(folder)
     with naming_faults(ShardRegistered):
         fact = ShardRegistered(
             boot_id=_boot(folder, boot, is_new=new_boot),
@@ -287,7 +231,7 @@ def register(
         )
     checked(fact)
     replace_file(folder / "boot", f"{fact.boot_id}\n".encode())
-    published, known = publish(where, key, fact)
+    published, known = publish(where, key, fact, remedies=_remedies(folder, key.public))
     state = known.state
     claim = state.claims[key.public][shard_id]
     verdict = judge(state, claim)
@@ -333,45 +277,47 @@ def withdraw(
     ```
     """
     folder = _directory(directory, where)
-    key = read_key(folder / "node.key", "node key")
+    key = _node_key(folder)
+    remedies = _remedies(folder, key.public)
+    before = load(source_of(where)).state
+    if shard_id not in before.claims.get(key.public, {}):
+        row = before.nodes.get(key.public)
+        may_speak = before.policy.enrolment == "open" or (row is not None and row.enrolled)
+        raise CliError(
+            f"this node registered no shard {shard_id!r}; nothing was published",
+            "`meshnet shard list` shows every shard" if may_speak else remedies[NOT_ENROLLED],
+            code=NOT_FOUND,
+        )
     with naming_faults(ShardWithdrawn):
         fact = ShardWithdrawn(
             boot_id=_boot(folder, boot, is_new=False), reason=reason, shard_id=shard_id
         )
-    published, known = publish(where, key, fact)
+    published, known = publish(where, key, fact, remedies=remedies)
     claim = known.state.claims.get(key.public, {}).get(shard_id)
     status = claim.status if claim else "unknown"
-    document = Withdrawn(key.public, shard_id, fact.boot_id, status, published.sequence)
+    changed = claim is not None and claim.ended_sequence == published.sequence
+    document = Withdrawn(key.public, shard_id, fact.boot_id, status, changed, published.sequence)
 
     def people(screen: "Console") -> None:
         line(
-            screen, f"stored at sequence {published.sequence}; {shard_id} is ", look.status(status)
+            screen,
+            f"stored at sequence {published.sequence}; {shard_id} is ",
+            look.status(status, more="" if changed else NOTHING_CHANGED),
         )
 
     answer(output, document, people)
 
 
-def _known_target(name: str | None) -> "TargetFacts | None":
-    """What the target of this name should be; None when there is none, or no name."""
-    from meshnet_node.targets import UnknownTarget, load_target_facts
-
-    try:
-        return None if name is None else load_target_facts(name)
-    except UnknownTarget:
-        return None
-
-
-def _lock(name: str, known: "TargetFacts | None", pinned: "Pinned") -> Path:
-    """Lock a target to what was pinned, a new one if it is not known; where the lock is."""
-    from meshnet_node.targets import target_directory, write_locked_target
-
-    path = target_directory() / f"{name}.json"
-    write_locked_target(path, pinned.lock(known or pinned.target_facts(name)))
-    return path
-
-
 def _directory(directory: Path | None, where: Where) -> Path:
     return directory or settle(where).node_directory
+
+
+def _node_key(folder: Path) -> EventKey:
+    return read_key(
+        folder / "node.key",
+        "node key",
+        advice="make one with `meshnet node init`, or name its directory with --dir",
+    )
 
 
 def _read_identity(path: Path) -> "ShardIdentity":
@@ -386,14 +332,33 @@ def _read_identity(path: Path) -> "ShardIdentity":
         raise CliError(f"{path}: {error}", _HOW_TO_IDENTIFY) from error
 
 
+def _remedies(folder: Path, node: str) -> dict[str, str]:
+    """What to do about refusals that only an operator can lift."""
+    return {
+        NOT_ENROLLED: "an operator must run "
+        f"`meshnet admin node enrol {folder / 'enrol.json'}`; nothing was registered",
+        SUSPENDED: f"an operator must run `meshnet admin node reinstate {look.short(node)}`",
+    }
+
+
 _HOW_TO_IDENTIFY = "`meshnet node register --help` says what it holds; nothing was published"
+
+
+def _read_report(path: Path) -> "CapabilityReport":
+    """The report in a file; the message of what is wrong names the file."""
+    from meshnet_node.capability import CapabilityReport, CapabilityReportError
+
+    try:
+        return CapabilityReport.from_json(read_limited(path, "capability report"))
+    except CapabilityReportError as error:
+        raise CliError(f"{path}: {error}", _HOW_TO_IDENTIFY) from error
 
 
 def _capability(path: Path, proof: "CapabilityReport") -> Capability:
     try:
         return proof.to_fact()
     except ValueError as error:
-        raise CliError(f"{path}: {error}", "run `meshnet node doctor` again") from error
+        raise CliError(f"{path}: {error}", _HOW_TO_IDENTIFY) from error
 
 
 def _boot(folder: Path, named: str | None, *, is_new: bool) -> str:
@@ -406,37 +371,6 @@ def _boot(folder: Path, named: str | None, *, is_new: bool) -> str:
     if not is_new and kept.exists():
         return kept.read_text(encoding="ascii", errors="replace").strip()
     return str(uuid.uuid4())
-
-
-def _range(text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"(\d{1,6}):(\d{1,6})", text)
-    if found is None:
-        raise CliError(
-            f"not a range of layers: {text[:40]!r}", "expected A:B, like 0:9", code=USAGE
-        )
-    return int(found[1]), int(found[2])
-
-
-def _show_pinned(screen: "Console", pinned: "Pinned", locked: Path | None) -> None:
-    artifact = pinned.artifact
-    binding = artifact.derived_from
-    pairs(
-        screen,
-        (
-            ("artifact", artifact.artifact_id),
-            ("revision", artifact.revision),
-            ("architecture", artifact.architecture),
-            ("layers", str(artifact.layer_count)),
-            ("cut", look.layers(binding.shard_start, binding.shard_end) if binding else ""),
-            ("content", artifact.content_digest),
-            ("cut from", binding.source_artifact_digest if binding else ""),
-            ("architecture digest", artifact.architecture_digest),
-            ("artifact digest", artifact.model_artifact_digest),
-            *pinned.recipe_fields.items(),
-            *((file.name, f"{file.size_bytes:,} bytes  {file.sha256}") for file in pinned.files),
-            ("locked in", str(locked) if locked else ""),
-        ),
-    )
 
 
 def _show_registered(screen: "Console", document: Registered) -> None:

@@ -7,14 +7,14 @@ from cyclopts import App, Parameter
 from msgspec import Struct
 
 from meshnet_cli import look
-from meshnet_cli.lookup import find_recipe
+from meshnet_cli.lookup import called, find_recipe
 from meshnet_cli.options import OUTPUT, SOURCE, Output, Source
-from meshnet_cli.output import answer, line, pairs, table
+from meshnet_cli.output import answer, footer, line, pairs, table
 from meshnet_cli.state_source import Known, load
 from meshnet_cli.strip import Bar, strip
 from meshnet_tracker.registry.coverage import Coverage
 from meshnet_tracker.registry.eligibility import judge, usable_claims
-from meshnet_tracker.registry.explain import name_of, why_recipe
+from meshnet_tracker.registry.explain import why_recipe
 from meshnet_tracker.registry.routing.plan import NoRoute
 from meshnet_tracker.registry.routing.problem import layers
 from meshnet_tracker.registry.rows import Certification, Recipe
@@ -31,6 +31,10 @@ app = App(
 
 A recipe is an artifact and exactly how it is executed. It is known once an admitted claim offers it:
 *dark* until a real forward over several nodes *certified* it, unless an operator *revoked* it.
+
+```
+meshnet recipe list
+```
 """,
 )
 
@@ -108,7 +112,7 @@ def list_recipes(*, source: Source = SOURCE, output: Output = OUTPUT) -> None:
                 rows.add_row(
                     look.short(each.recipe_key),
                     look.status(each.status),
-                    each.artifact_id,
+                    look.one_line(each.artifact_id),
                     str(each.layer_count),
                     str(each.claims),
                     str(each.distinct_hosts),
@@ -118,7 +122,7 @@ def list_recipes(*, source: Source = SOURCE, output: Output = OUTPUT) -> None:
             screen.print(rows)
         else:
             screen.print("no recipe is known: one is, once a node registers a shard of it")
-        line(screen, known.footer())
+        footer(screen, known.footer())
 
     answer(output, Recipes(state.name, state.sequence, found), people, rows=found)
 
@@ -189,7 +193,7 @@ def explain(key: Key, /, *, source: Source = SOURCE, output: Output = OUTPUT) ->
                 *(("took part", node) for node in (proof.nodes if proof else ())),
             ),
         )
-        line(screen, known.footer())
+        footer(screen, known.footer())
 
     answer(output, document, people)
 
@@ -222,6 +226,10 @@ def _labels(recipe: Recipe) -> _Labels:
     return msgspec.json.decode(recipe.identity, type=_Labels)
 
 
+def _hosts(count: int) -> str:
+    return "1 host" if count == 1 else f"{count} hosts"
+
+
 def _why(sentence: str, status: str) -> "Text":
     """The sentence, which begins with the status, as that status looks."""
     return look.status(status, more=sentence.removeprefix(status))
@@ -235,16 +243,16 @@ def _show(screen: "Console", known: Known, recipe: Recipe, document: Shown) -> N
         (
             ("recipe", recipe.recipe_key),
             ("model", _labels(recipe).artifact.artifact_id),
-            ("artifact digest", recipe.model_artifact_digest),
+            ("artifact", recipe.model_artifact_digest),
             ("recipe digest", recipe.runtime_recipe_digest),
-            ("claims", f"{summary.claims} usable on {summary.distinct_hosts} hosts"),
+            ("claims", f"{summary.claims} usable on {_hosts(summary.distinct_hosts)}"),
             ("replicas", f"at least {summary.least_replicas}"),
             ("known since", f"sequence {recipe.sequence}"),
         ),
     )
     bars = [
         Bar(
-            f"{name_of(state, claim.node)}/{claim.shard_id}",
+            f"{called(state, claim.node)}/{claim.shard_id}",
             *layers(claim),
             look.claim_word(claim.status, judge(state, claim).reasons),
         )
@@ -261,4 +269,4 @@ def _show(screen: "Console", known: Known, recipe: Recipe, document: Shown) -> N
             pairs(screen, (("    " + each.code, each.detail) for each in found.obstacles))
         else:
             line(screen, look.status("eligible", more=f"  there is a route to {purpose}"))
-    line(screen, known.footer())
+    footer(screen, known.footer())

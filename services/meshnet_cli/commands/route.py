@@ -3,15 +3,14 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from cyclopts import App, Parameter
+from cyclopts import App, Parameter, validators
 
 from meshnet_cli import look
 from meshnet_cli.errors import FAILED, OK
-from meshnet_cli.lookup import find_node, find_recipe
+from meshnet_cli.lookup import called, find_node, find_recipe
 from meshnet_cli.options import OUTPUT, SOURCE, Output, Source
-from meshnet_cli.output import answer, line, pairs, table
+from meshnet_cli.output import answer, footer, line, pairs, table
 from meshnet_cli.state_source import Known, load
-from meshnet_tracker.registry.explain import name_of
 from meshnet_tracker.registry.routing.plan import Hop, NoRoute, Route
 from meshnet_tracker.registry.routing.plan import plan as find_route
 from meshnet_tracker.registry.state import State
@@ -19,7 +18,15 @@ from meshnet_tracker.registry.state import State
 if TYPE_CHECKING:
     from rich.console import Console
 
-app = App(name="route", help="Plan a route over a whole model, or hear what is in the way.")
+app = App(
+    name="route",
+    help="""Plan a route over a whole model, or hear what is in the way.
+
+```
+meshnet route plan 17ae3860
+```
+""",
+)
 
 Key = Annotated[str, Parameter(help="8 characters or more of a recipe key.")]
 ToDo = Annotated[
@@ -37,7 +44,10 @@ def plan(
     /,
     *,
     purpose: ToDo = "serve",
-    alternatives: Annotated[int, Parameter(help="So many more, that share no shard.")] = 0,
+    alternatives: Annotated[
+        int,
+        Parameter(validator=validators.Number(gte=0), help="So many more, that share no shard."),
+    ] = 0,
     exclude: Without = None,
     source: Source = SOURCE,
     output: Output = OUTPUT,
@@ -104,18 +114,21 @@ def _answer(known: Known, found: Route | NoRoute, output: Output) -> int:
 
 
 def _show_none(screen: "Console", known: Known, found: NoRoute) -> None:
-    line(screen, look.status("refused", more=f"  no route to {found.purpose} {found.recipe_key}"))
+    short = look.short(found.recipe_key)
+    line(screen, look.status("refused", more=f"  no route to {found.purpose} {short}"))
+    line(screen, f"recipe {found.recipe_key}")
     pairs(screen, (("  " + obstacle.code, obstacle.detail) for obstacle in found.obstacles))
-    line(screen, known.footer())
+    footer(screen, known.footer())
 
 
 def _show(screen: "Console", known: Known, found: Route) -> None:
-    line(screen, f"a route to {found.purpose} {found.recipe_key}")
+    line(screen, f"a route to {found.purpose} {look.short(found.recipe_key)}")
+    line(screen, f"recipe {found.recipe_key}")
     for number, hops in enumerate((found.hops, *found.alternatives)):
         if number:
             screen.print(f"\nalternative {number}")
         screen.print(_hops(known.state, hops))
-    line(screen, known.footer())
+    footer(screen, known.footer())
 
 
 def _hops(state: State, hops: Sequence[Hop]) -> object:
@@ -123,7 +136,7 @@ def _hops(state: State, hops: Sequence[Hop]) -> object:
     for number, hop in enumerate(hops):
         rows.add_row(
             str(number),
-            f"{name_of(state, hop.node)}/{hop.shard_id}",
+            f"{called(state, hop.node)}/{hop.shard_id}",
             look.layers(hop.effective_start, hop.effective_end),
             look.layers(hop.start, hop.end),
             hop.endpoint,

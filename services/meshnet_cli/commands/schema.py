@@ -11,7 +11,15 @@ from cyclopts import App, Parameter
 from meshnet_cli.output import note
 from meshnet_events.schema import documents
 
-app = App(name="schema", help="Export JSON Schema, AsyncAPI and the reference pages.")
+app = App(
+    name="schema",
+    help="""Export JSON Schema, AsyncAPI and the reference pages.
+
+```
+meshnet schema export --dir schemas
+```
+""",
+)
 
 
 @app.command

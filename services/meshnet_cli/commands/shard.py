@@ -9,16 +9,24 @@ from meshnet_auditor.replay import ClaimReport, report
 from meshnet_cli import look
 from meshnet_cli.claims import claims_table
 from meshnet_cli.errors import FAILED, OK
-from meshnet_cli.lookup import find_claim, find_node, find_recipe
+from meshnet_cli.lookup import called, find_claim, find_node, find_recipe
 from meshnet_cli.options import OUTPUT, SOURCE, Output, Source
-from meshnet_cli.output import answer, line, pairs
+from meshnet_cli.output import answer, footer, line, pairs
 from meshnet_cli.state_source import load
-from meshnet_tracker.registry.explain import name_of, why_claim, why_different
+from meshnet_tracker.registry.explain import why_claim, why_different
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-app = App(name="shard", help="See who holds which layers of what, and why a shard is not used.")
+app = App(
+    name="shard",
+    help="""See who holds which layers of what, and why a shard is not used.
+
+```
+meshnet shard list
+```
+""",
+)
 
 
 class Shards(Struct, frozen=True):
@@ -86,7 +94,7 @@ def list_shards(
             screen.print(claims_table(state, claims))
         else:
             screen.print("no shard is registered; `meshnet node register --help` says how")
-        line(screen, known.footer())
+        footer(screen, known.footer())
 
     answer(output, Shards(state.name, state.sequence, claims), people, rows=claims)
 
@@ -123,10 +131,10 @@ def why_not(
         if claim.eligible_to_certify and not claim.eligible_to_serve:
             may += ", may certify"
         line(
-            screen, look.status(word, more=f"  {name_of(state, claim.node)}/{claim.shard_id} {may}")
+            screen, look.status(word, more=f"  {called(state, claim.node)}/{claim.shard_id} {may}")
         )
         for sentence in why:
-            screen.print(Padding(sentence, (0, 0, 0, 2)))
+            screen.print(Padding(look.one_line(sentence), (0, 0, 0, 2)))
         pairs(
             screen,
             (
@@ -134,10 +142,10 @@ def why_not(
                 ("  recipe", claim.recipe_key or ""),
                 ("  node", claim.node),
                 ("  boot", claim.boot_id),
-                ("  registered at", f"sequence {claim.sequence}"),
+                ("  registered", f"sequence {claim.sequence}"),
             ),
         )
-        line(screen, known.footer())
+        footer(screen, known.footer())
 
     answer(output, WhyNot(state.name, state.sequence, claim, why), people)
     return OK if claim.eligible_to_serve else FAILED
@@ -171,7 +179,7 @@ def diff(
             pairs(screen, ((each.reason, each.detail) for each in found))
         else:
             line(screen, f"{left} and {right} compute the same: nothing differs")
-        line(screen, known.footer())
+        footer(screen, known.footer())
 
     document = Differences(state.name, state.sequence, left, right, found)
     answer(output, document, people, rows=found)

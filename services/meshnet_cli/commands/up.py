@@ -7,6 +7,7 @@ views.db        what a projector made of the stream; removed, it comes back the 
 """
 
 import os
+import re
 import signal
 import time
 from collections.abc import AsyncIterator
@@ -20,9 +21,10 @@ from msgspec import Struct
 
 from meshnet_bus.api import STREAM_NOT_FOUND, ApiError, StreamApi
 from meshnet_bus.client import SafeClient, closing, connect
-from meshnet_bus.local_server import LocalServer
+from meshnet_bus.history import HistoryFault
+from meshnet_bus.local_server import LocalServer, NoServer
 from meshnet_bus.stream import create_realm
-from meshnet_cli.errors import USAGE, CliError
+from meshnet_cli.errors import FAILED, USAGE, VERIFICATION_FAILED, CliError
 from meshnet_cli.key_files import keep_key, new_key, read_key
 from meshnet_cli.options import OUTPUT, POLICY, Output, PolicyChoice
 from meshnet_cli.output import answer, line, note, pairs
@@ -33,6 +35,7 @@ from meshnet_events.facts import DEFAULT_POLICY, Policy, RealmCreated
 from meshnet_events.keys import EventKey
 from meshnet_events.subjects import REALM_PATTERN, is_realm
 from meshnet_tracker.projector import Projector
+from meshnet_tracker.registry.outcome import FoldFault
 from meshnet_tracker.views import Views
 
 if TYPE_CHECKING:
@@ -81,7 +84,21 @@ def up(
         path = profile or default_path()
     else:
         directory, path = dir, profile or dir / "profile.toml"
-    anyio.run(_up, _Request(realm, directory.resolve(), path.resolve(), port, policy, output))
+    if directory.exists() and not directory.is_dir():
+        raise CliError(f"--dir {directory} is not a directory", "name another", code=USAGE)
+    request = _Request(realm, directory.resolve(), path.resolve(), port, policy, output)
+    try:
+        anyio.run(_up, request)
+    except NoServer as error:
+        if taken := _TAKEN.search(str(error)):
+            raise CliError(
+                f"port {taken[1]} is taken", "name another with --port", code=FAILED
+            ) from error
+        raise
+
+
+_TAKEN = re.compile(r":(\d+): bind: address already in use")
+"""What nats-server says of a port that it cannot have."""
 
 
 class _Request(Struct, frozen=True):
@@ -130,7 +147,9 @@ async def _up(request: _Request) -> None:
 
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         async with (
-            LocalServer(directory / "nats", port=request.port or _port(earlier)) as server,
+            LocalServer(
+                directory / "nats", port=request.port or _port(earlier, directory / "nats")
+            ) as server,
             closing(await connect(server.url, name="meshnet-up")) as nc,
         ):
             # views without a stream mean that the stream was lost: that is for the projector to say
@@ -139,7 +158,7 @@ async def _up(request: _Request) -> None:
                 projector = Projector(views, nc, operator=key.public)
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(_stop_on, signals, tasks.cancel_scope)
-                    tasks.start_soon(projector.run)
+                    tasks.start_soon(_fold, projector, views_path)
                     tasks.start_soon(_watch, server)
                     await projector.caught_up()
                     profile = Profile(
@@ -173,9 +192,19 @@ def _earlier(request: _Request, key_path: Path) -> Profile:
     return earlier
 
 
-def _port(earlier: Profile) -> int | None:
+def _port(earlier: Profile, server: Path) -> int | None:
+    """The port that the realm had: other profiles name it, so a new one must not move it."""
     _, _, port = (earlier.server or "").rpartition(":")
-    return int(port) if port.isdecimal() else None
+    if port.isdecimal():
+        return int(port)
+    try:
+        found = _LISTENS.search((server / "nats.conf").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    return int(found[1]) if found else None
+
+
+_LISTENS = re.compile(r'^listen: "[^"]*:(\d+)"$', re.MULTILINE)
 
 
 async def _create(nc: SafeClient, realm: str, key: EventKey, policy: Policy) -> bool:
@@ -195,6 +224,19 @@ async def _create(nc: SafeClient, realm: str, key: EventKey, policy: Policy) -> 
         chance=os.urandom(10),
     )
     return (await create_realm(nc, realm, first, issuer=key.public)).is_new
+
+
+async def _fold(projector: Projector, views: Path) -> None:
+    """Fold until cancelled; what to do about a fault, if the change is meant, names our views."""
+    try:
+        await projector.run()
+    except (HistoryFault, FoldFault) as fault:
+        raise CliError(
+            str(fault),
+            "nothing more was folded. Find out who changed the history; if the change is meant, "
+            f"remove {views} (it is rebuilt from the log) and start again",
+            code=VERIFICATION_FAILED,
+        ) from fault
 
 
 async def _stop_on(signals: AsyncIterator[signal.Signals], scope: anyio.CancelScope) -> None:
@@ -231,7 +273,7 @@ def _say(request: _Request, profile: Profile, sequence: int, *, is_new: bool) ->
         screen.print("\nTry next, in another terminal:")
         if not _is_default(request.profile):
             line(screen, f"  export MESHNET_PROFILE={request.profile}")
-        for step in _NEXT:
+        for step in _FIRST_STEPS if is_new else _STEPS:
             line(screen, f"  {step}")
         screen.print("\nCtrl-C stops it. Nothing is lost; `meshnet up` goes on from there.")
 
@@ -252,7 +294,11 @@ def _is_default(path: Path) -> bool:
     return path == default_path().resolve()
 
 
-_NEXT = (
+_STEPS = (
+    "meshnet recipe list                      what may be computed, and what may serve",
+    "meshnet log                              every record with its outcome",
+)
+_FIRST_STEPS = (
     "meshnet node init --label first",
     "meshnet admin node enrol REQUEST         the file that the line above names",
     "meshnet node pin MODEL.gguf              what a model file decides of an identity",

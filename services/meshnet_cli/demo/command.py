@@ -1,12 +1,14 @@
 """The `demo` command: tells the story, draws it, and says what to try next."""
 
+import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import anyio
 from cyclopts import Parameter
 
-from meshnet_cli.errors import FAILED, CliError
+from meshnet_cli.errors import FAILED, USAGE, CliError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,6 +40,13 @@ def demo(
     meshnet demo --export history.ndjson
     ```
     """
+    if export is not None and (export.is_dir() or not export.parent.is_dir()):
+        raise CliError(
+            f"--export {export}: "
+            + ("a folder" if export.is_dir() else "its folder does not exist"),
+            "name a file in a folder that is there; nothing was started",
+            code=USAGE,
+        )
     anyio.run(_demo, export)
 
 
@@ -115,6 +124,9 @@ async def _export(stage: "Stage", path: Path) -> None:
 
 def _try_next(screen: "Console", export: Path | None, operator: str) -> None:
     screen.print("\nTry next:")
+    if shutil.which("meshnet") is None:
+        activate = Path(sys.prefix, "bin", "activate")
+        screen.print(f"  . {activate}      then `meshnet` is found", soft_wrap=True)
     if export is not None:
         commands = [
             f"meshnet audit replay --from {export} --operator {operator}",

@@ -83,9 +83,17 @@ class Stage:
         """What the registry knows now."""
         return self._projector.state
 
-    async def enrol(self, name: str, host: str, group: str) -> Actor:
-        """A new node with a key of its own, enrolled by the operator."""
+    async def enrol(
+        self, name: str, host: str, group: str, *, before: Actor | None = None
+    ) -> Actor:
+        """A new node with a key of its own, enrolled by the operator.
+
+        Of two equal routes the one with the lesser keys is planned; with `before`, this node's key
+        sorts before that one's, so that the story is the same for everyone.
+        """
         key = EventKey(os.urandom(32))
+        while before is not None and key.public > before.key.public:
+            key = EventKey(os.urandom(32))
         await self.heard(
             await self.operator.publish(
                 facts.NodeEnrolled(chain_from=None, group=group, label=name, node=key.public)

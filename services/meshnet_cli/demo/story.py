@@ -33,7 +33,7 @@ async def tell(stage: Stage) -> AsyncIterator[Step]:
     ada = await stage.enrol("ada", "host-1", "north")
     bob = await stage.enrol("bob", "host-1", "north")
     cyd = await stage.enrol("cyd", "host-2", "south")
-    dee = await stage.enrol("dee", "host-3", "south")
+    dee = await stage.enrol("dee", "host-3", "south", before=bob)
     first, last = shard(0, MIDDLE), shard(MIDDLE, LAYERS)
     key = facts.recipe_key(
         first.fingerprint.model_artifact_digest, first.fingerprint.runtime_recipe_digest
@@ -98,7 +98,8 @@ async def tell(stage: Stage) -> AsyncIterator[Step]:
     yield Step(
         "now a route can be planned for users",
         _route(stage, route),
-        as_expected=isinstance(route, Route),
+        as_expected=isinstance(route, Route)
+        and [hop.node for hop in route.hops] == [ada.key.public, dee.key.public],
     )
 
     await stage.heard(

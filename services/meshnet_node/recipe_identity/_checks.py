@@ -148,9 +148,11 @@ def members(
         raise RecipeIdentityError(
             f"{field or 'identity'}: found {found(block)}, expected an object"
         )
-    for name in required:
-        if name not in block:
-            raise RecipeIdentityError(f"{prefix}{name}: found nothing, expected it to be stated")
+    if missing := [f"{prefix}{name}" for name in required if name not in block]:
+        raise RecipeIdentityError(
+            f"{', '.join(missing)}: found nothing, expected "
+            + ("it to be stated" if len(missing) == 1 else "them to be stated")
+        )
     unknown = len(block.keys() - {*required, *optional})
     if unknown:
         raise RecipeIdentityError(

@@ -32,7 +32,7 @@ def why_recipe(state: State, recipe_key: str, liveness: Liveness | None = None) 
         return f"unknown: no admitted claim has offered {recipe_key}"
     if recipe.status == "revoked":
         return (
-            f"revoked by an operator at sequence {recipe.status_sequence}: {recipe.revoked_reason}; "
+            f"revoked by an operator at sequence {recipe.status_sequence}: {recipe.said_why}; "
             "it can be reinstated, and must then be certified anew"
         )
     proof = recipe.certification

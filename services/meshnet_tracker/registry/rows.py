@@ -155,6 +155,11 @@ class Recipe(Struct, gc=False):
     time_ms: int
     revoked_reason: str | None = None
 
+    @property
+    def said_why(self) -> str:
+        """What the operator said when revoking it."""
+        return self.revoked_reason or "no reason was given"
+
 
 class Handshake(Struct, frozen=True, gc=False):
     """The newest result that `node` reported about `peer`, both in their current boots."""

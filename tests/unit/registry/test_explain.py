@@ -3,6 +3,7 @@
 import pytest
 
 from kit import R, Scenario, Shard, boot_of, identity_block
+from meshnet_events import facts
 from meshnet_events.envelope import rfc3339
 from meshnet_tracker.registry.eligibility import judge
 from meshnet_tracker.registry.explain import why_claim, why_different, why_recipe
@@ -270,3 +271,10 @@ def test_a_claim_without_a_sound_identity_cannot_be_compared_and_its_fault_is_to
     assert "recipe.tokenizer_revision" in found.detail
     both = why_different(lab.state, lab.claim("n2"), lab.claim("n2"))
     assert [one.reason for one in both] == ["bad-identity", "bad-identity"]
+
+
+def test_a_revocation_without_a_reason_says_so():
+    lab = Scenario()
+    lab.register("n1[0,14)")
+    lab.publish("operator", facts.RecipeRevoked(reason="", recipe_key=R.key))
+    assert "no reason was given" in why_recipe(lab.state, R.key)

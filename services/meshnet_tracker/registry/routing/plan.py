@@ -172,7 +172,7 @@ def _best_chains(problem: Problem, count: int) -> list[tuple[Claim, ...]]:
 
 def _barred_by_status(recipe: Recipe, purpose: Purpose) -> Obstacle | None:
     if recipe.status == "revoked":
-        return Obstacle(codes.REVOKED, f"an operator revoked it: {recipe.revoked_reason}")
+        return Obstacle(codes.REVOKED, f"an operator revoked it: {recipe.said_why}")
     if purpose == "serve" and recipe.status != "certified":
         return Obstacle(
             codes.NOT_CERTIFIED, f"the recipe is {recipe.status}; only a certified one serves"

@@ -64,7 +64,7 @@ def attested(state: State, fact: ForwardAttested, cause: Cause) -> Outcome:
     if recipe is None:
         return rejected(reasons.UNKNOWN_RECIPE, f"no admitted claim offered {key}")
     if recipe.status == "revoked":
-        return rejected(reasons.REVOKED, f"{key} was revoked: {recipe.revoked_reason}")
+        return rejected(reasons.REVOKED, f"{key} was revoked: {recipe.said_why}")
     if refusal := (
         _not_of_this_recipe(state, recipe, evidence, cause)
         or _broken_hop(state, key, fact, cause.issuer)
