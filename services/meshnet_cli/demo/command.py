@@ -61,8 +61,8 @@ async def _demo(export: Path | None) -> None:
     async with Stage.open() as stage:
         screen.print(f"operator key {stage.operator_key}", soft_wrap=True)
         screen.print(
-            "Server, keys, signatures, log and fold are real. What the nodes say is scripted: no\n"
-            "model is run. Their hosts are declared, which this realm's policy accepts."
+            "Server, keys, signatures, log and fold are real. What the nodes say is scripted:\n"
+            "no model is run. Their hosts are declared, which this realm's policy accepts."
         )
         number = 0
         async for step in tell(stage):
