@@ -9,7 +9,6 @@ from meshnet_events.facts import Fact
 from meshnet_events.keys import signature_is_valid
 from meshnet_events.reasons import BAD_SIGNATURE, BROKEN_CHAIN, REPLAYED, Refusal
 
-
 # `base64.urlsafe_b64decode` does the same at three times the cost
 _STANDARD = bytes.maketrans(b"-_", b"+/")
 
