@@ -1,6 +1,5 @@
 """Shell completion, and the errors that go by name."""
 
-import shutil
 import subprocess
 from importlib import import_module
 
@@ -16,7 +15,6 @@ def test_completion_is_installed_for_a_shell_that_is_named(meshnet):
     assert "meshnet" in (meshnet.home / ".bashrc").read_text()
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -25,7 +23,8 @@ def test_completion_is_installed_for_a_shell_that_is_named(meshnet):
         (("meshnet", "node", "pin", "--"), {"--layers", "--target"}),
     ],
 )
-def test_bash_completes_commands_and_options(meshnet, words, expected):
+def test_bash_completes_commands_and_options(require, meshnet, words, expected):
+    require("bash")
     meshnet("--install-completion", "--shell", "bash")
     (script,) = meshnet.home.rglob("completions/meshnet")
     quoted = " ".join(f"'{word}'" for word in words)

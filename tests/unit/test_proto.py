@@ -1,35 +1,20 @@
 """The wire: committed code is what the compiler writes, and the contract keeps its promises."""
 
-import importlib
-import os
 import shutil
 import subprocess
 import sys
-
-import pytest
 
 import meshnet_proto
 from meshnet_proto import generate, shard_runtime_pb2
 
 
-def require(module):
-    """Import a module of the `dev` extra, or skip; or fail where nothing may be skipped."""
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        reason = f"{module} is not installed ({error}); it comes with the extra `dev`"
-        if os.environ.get("MESHNET_REQUIRE_ALL") == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
-
-
-def test_committed_code_is_what_the_compiler_writes(tmp_path):
+def test_committed_code_is_what_the_compiler_writes(require, tmp_path):
     require("grpc_tools.protoc")
     require("mypy_protobuf.main")
     assert generate.drifted(generate.generate(tmp_path)) == []
 
 
-def test_drift_is_named_and_mended_by_the_command(tmp_path, monkeypatch, capsys):
+def test_drift_is_named_and_mended_by_the_command(require, tmp_path, monkeypatch, capsys):
     require("grpc_tools.protoc")
     require("mypy_protobuf.main")
     package = tmp_path / "meshnet_proto"
