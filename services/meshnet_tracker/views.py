@@ -215,9 +215,10 @@ class Views:
         for changed in batch.tables:
             await self._write(changed)
         if batch.transitions is not None:
+            last = await self._one("select coalesce(max(id), 0) from transitions") or (0,)
             await self._db.execute(
-                "insert into transitions (row) select value from json_each(?) order by key",
-                (batch.transitions,),
+                "insert into transitions select ? + 1 + key, value from json_each(?)",
+                (*last, batch.transitions),
             )
         if batch.refusals is not None:
             await self._db.execute(
