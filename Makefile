@@ -18,7 +18,7 @@ help: ## list the tasks
 	$(BIN)/pip install --quiet --disable-pip-version-check --upgrade pip
 
 .venv/demo-ready: pyproject.toml | .venv/bin/python
-	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[server]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -e '.[server,reference]'
 	@touch $@
 
 .venv/dev-ready: pyproject.toml | .venv/bin/python
