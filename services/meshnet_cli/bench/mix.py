@@ -14,11 +14,12 @@ import hashlib
 import random
 from collections.abc import Iterator
 
-import msgspec
 from msgspec import Struct
 
+from meshnet_cli import scripted
+from meshnet_cli.scripted import digest
 from meshnet_events import facts, subjects
-from meshnet_events.envelope import ChainHead, SignedEvent, canonical, sign_event
+from meshnet_events.envelope import ChainHead, SignedEvent, sign_event
 from meshnet_events.keys import EventKey
 from meshnet_events.record import Record
 from meshnet_node.recipe_identity import ArtifactIdentity, RuntimeRecipe, ShardIdentity
@@ -26,11 +27,6 @@ from meshnet_node.recipe_identity import ArtifactIdentity, RuntimeRecipe, ShardI
 REALM = "bench"
 START_MS = 1_790_000_000_000
 LAYERS = 28
-
-
-def digest(*words: object) -> str:
-    """64 hex that stand for something."""
-    return hashlib.sha256("/".join(map(str, words)).encode()).hexdigest()
 
 
 class _Node(Struct):
@@ -177,58 +173,46 @@ class Mix:
         )
 
     def _register(self, node: _Node) -> facts.ShardRegistered:
-        identity = self._identity(node.recipe, node.half)
-        fingerprint = identity.fingerprint
+        shard = self._identity(node.recipe, node.half)
         node.live = True
         return facts.ShardRegistered(
             boot_id=node.boot_id,
-            capability=facts.Capability(
-                backend_id=identity.recipe.backend_id,
+            capability=scripted.capability(
+                shard,
                 device="cuda:0",
-                diagnostics=(),
                 duration_ms=self._chance.randrange(200, 2_000),
-                model_artifact_digest=fingerprint.model_artifact_digest,
-                model_id=identity.artifact.artifact_id,
                 output_digest=digest("output", node.recipe, node.half),
-                recipe_id=fingerprint.recipe_id,
-                recipe_version=fingerprint.recipe_version,
-                runtime_recipe_digest=fingerprint.runtime_recipe_digest,
-                shard_end=identity.shard_end,
-                shard_start=identity.shard_start,
-                status="passed",
-                synthetic=False,
-                tokens=4,
                 validated_at_ms=self.time_ms - self._chance.randrange(60_000),
             ),
             device="cuda:0",
             endpoint=f"grpc://node-{node.number}.example:7001",
             host=facts.Host(id=digest("host", node.number), source="machine-id"),
-            identity=msgspec.Raw(canonical(identity.to_dict(with_fingerprint=True))),
-            shard_id="main",
+            identity=scripted.identity_block(shard),
+            shard_id=scripted.SHARD_ID,
         )
 
     def _withdraw(self, node: _Node) -> facts.ShardWithdrawn:
         node.live = False
-        return facts.ShardWithdrawn(boot_id=node.boot_id, reason="rebalanced", shard_id="main")
+        return facts.ShardWithdrawn(
+            boot_id=node.boot_id, reason="rebalanced", shard_id=scripted.SHARD_ID
+        )
 
     def _shake_hands(self, node: _Node) -> facts.HandshakeCompleted:
         peer = self._neighbour(node)
-        ours = self._identity(node.recipe, node.half).fingerprint
+        ours = self._identity(node.recipe, node.half)
         accepted = self._chance.random() >= 0.05
-        theirs = (
-            ours if accepted else self._identity((node.recipe + 1) % self._recipes, 0).fingerprint
-        )
+        theirs = ours if accepted else self._identity((node.recipe + 1) % self._recipes, 0)
         self._sessions += 1
         return facts.HandshakeCompleted(
             accepted=accepted,
             boot_id=node.boot_id,
-            local=facts.Fingerprint(**_members(ours)),
+            local=facts.Fingerprint(**scripted.members(ours)),
             mismatches=()
             if accepted
             else (facts.Mismatch(detail="it differs", reason="fingerprint", shard_index=None),),
             peer=peer.key.public,
             peer_boot_id=peer.boot_id,
-            presented=facts.PresentedFingerprint(**_members(theirs)),
+            presented=facts.PresentedFingerprint(**scripted.members(theirs)),
             role="initiator" if node.half == 0 else "responder",
             route_epoch=1,
             route_session_id=f"session-{self._sessions}",
@@ -240,42 +224,15 @@ class Mix:
             return other.key, fact
         first, last = sorted((node, self._neighbour(node)), key=lambda n: n.half)
         self._sessions += 1
-        session = f"session-{self._sessions}"
-        identity = self._identity(node.recipe, 0)
-        seam, before, after = (digest(session, word) for word in ("seam", "input", "output"))
-        middle = identity.shard_end
-        evidence = facts.Evidence(
-            completed_at_ms=self.time_ms,
-            hops=tuple(
-                facts.Hop(
-                    boot_id=hop.boot_id,
-                    end=end,
-                    node=hop.key.public,
-                    shard_id="main",
-                    start=start,
-                )
-                for hop, start, end in ((first, 0, middle), (last, middle, LAYERS))
-            ),
-            input_digest=before,
-            layer_count=LAYERS,
-            model_artifact_digest=identity.fingerprint.model_artifact_digest,
-            output_digest=after,
+        evidence = scripted.forward(
+            f"session-{self._sessions}",
+            [(hop.key.public, hop.boot_id) for hop in (first, last)],
+            self._identity(node.recipe, 0),
             route_epoch=1,
-            route_session_id=session,
-            runtime_recipe_digest=identity.fingerprint.runtime_recipe_digest,
-            seams=(seam,),
-            synthetic=False,
-            tokens_generated=16,
+            completed_at_ms=self.time_ms,
         )
-        self._owed.append(
-            (
-                last,
-                facts.ForwardAttested(evidence=evidence, hop=1, in_digest=seam, out_digest=after),
-            )
-        )
-        return first.key, facts.ForwardAttested(
-            evidence=evidence, hop=0, in_digest=before, out_digest=seam
-        )
+        self._owed.append((last, scripted.attestation(evidence, 1)))
+        return first.key, scripted.attestation(evidence, 0)
 
     def _neighbour(self, node: _Node) -> _Node:
         """A node that holds the other half of the same recipe."""
@@ -314,16 +271,3 @@ class Mix:
                 shard_end=LAYERS // 2 if half == 0 else LAYERS,
             )
         return known
-
-
-def _members(fingerprint: object) -> dict[str, str]:
-    return {
-        name: getattr(fingerprint, name)
-        for name in (
-            "catalogue_version",
-            "model_artifact_digest",
-            "recipe_id",
-            "recipe_version",
-            "runtime_recipe_digest",
-        )
-    }

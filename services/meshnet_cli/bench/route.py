@@ -13,8 +13,9 @@ from collections.abc import Iterator
 
 from msgspec import Raw
 
-from meshnet_cli.bench.mix import REALM, digest
+from meshnet_cli.bench.mix import REALM
 from meshnet_cli.bench.result import Result
+from meshnet_cli.scripted import digest
 from meshnet_events.facts import Host
 from meshnet_tracker.registry.routing.plan import Purpose, Route, plan
 from meshnet_tracker.registry.rows import Claim, Handshake, Identity, Recipe

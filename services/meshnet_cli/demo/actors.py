@@ -10,9 +10,8 @@ import msgspec
 from msgspec import Struct
 
 from meshnet_bus.publisher import Published, Publisher
-from meshnet_cli.demo.model import LAYERS, MIDDLE, digest
+from meshnet_cli import scripted
 from meshnet_events import facts
-from meshnet_events.envelope import canonical
 from meshnet_events.keys import EventKey
 from meshnet_node.recipe_identity import ShardIdentity
 
@@ -28,23 +27,11 @@ class Actor(Struct):
 
     async def register(self, shard: ShardIdentity, *, validated_at_ms: int) -> Published:
         """Offer `shard`, with a proof of that age."""
-        fingerprint = shard.fingerprint
-        proof = facts.Capability(
-            backend_id=shard.recipe.backend_id,
+        proof = scripted.capability(
+            shard,
             device="cpu",
             diagnostics=("scripted: no model was run",),
-            duration_ms=1,
-            model_artifact_digest=fingerprint.model_artifact_digest,
-            model_id=shard.artifact.artifact_id,
-            output_digest=digest("output", self.name),
-            recipe_id=fingerprint.recipe_id,
-            recipe_version=fingerprint.recipe_version,
-            runtime_recipe_digest=fingerprint.runtime_recipe_digest,
-            shard_end=shard.shard_end,
-            shard_start=shard.shard_start,
-            status="passed",
-            synthetic=False,
-            tokens=4,
+            output_digest=scripted.digest("output", self.name),
             validated_at_ms=validated_at_ms,
         )
         return await self.publisher.publish(
@@ -53,15 +40,15 @@ class Actor(Struct):
                 capability=proof,
                 device="cpu",
                 endpoint=f"grpc://{self.name}.example:7001",
-                host=facts.Host(id=digest("host", self.host), source="declared"),
-                identity=msgspec.Raw(canonical(shard.to_dict(with_fingerprint=True))),
-                shard_id="main",
+                host=facts.Host(id=scripted.digest("host", self.host), source="declared"),
+                identity=scripted.identity_block(shard),
+                shard_id=scripted.SHARD_ID,
             )
         )
 
     async def shake_hands(self, peer: "Actor", ours: ShardIdentity, *, role: str) -> Published:
         """Report that `peer` presented the same fingerprint."""
-        members = msgspec.structs.asdict(_fact_of(ours))
+        members = scripted.members(ours)
         return await self.publisher.publish(
             facts.HandshakeCompleted(
                 accepted=True,
@@ -79,50 +66,4 @@ class Actor(Struct):
 
     async def attest(self, evidence: facts.Evidence, hop: int) -> Published:
         """Say that this is what was seen at `hop`."""
-        chain = (evidence.input_digest, *evidence.seams, evidence.output_digest)
-        return await self.publisher.publish(
-            facts.ForwardAttested(
-                evidence=evidence, hop=hop, in_digest=chain[hop], out_digest=chain[hop + 1]
-            )
-        )
-
-
-def forward(
-    session: str, first: Actor, last: Actor, shard: ShardIdentity, now_ms: int
-) -> facts.Evidence:
-    """The evidence that `first` and `last` would have of a forward cut in the middle."""
-    fingerprint = shard.fingerprint
-    return facts.Evidence(
-        completed_at_ms=now_ms,
-        hops=tuple(
-            facts.Hop(
-                boot_id=actor.boot_id,
-                end=end,
-                node=actor.key.public,
-                shard_id="main",
-                start=start,
-            )
-            for actor, start, end in ((first, 0, MIDDLE), (last, MIDDLE, LAYERS))
-        ),
-        input_digest=digest("prompt", session),
-        layer_count=LAYERS,
-        model_artifact_digest=fingerprint.model_artifact_digest,
-        output_digest=digest("tokens", session),
-        route_epoch=0,
-        route_session_id=session,
-        runtime_recipe_digest=fingerprint.runtime_recipe_digest,
-        seams=(digest("activations", session),),
-        synthetic=False,
-        tokens_generated=16,
-    )
-
-
-def _fact_of(shard: ShardIdentity) -> facts.Fingerprint:
-    fingerprint = shard.fingerprint
-    return facts.Fingerprint(
-        catalogue_version=fingerprint.catalogue_version,
-        model_artifact_digest=fingerprint.model_artifact_digest,
-        recipe_id=fingerprint.recipe_id,
-        recipe_version=fingerprint.recipe_version,
-        runtime_recipe_digest=fingerprint.runtime_recipe_digest,
-    )
+        return await self.publisher.publish(scripted.attestation(evidence, hop))

@@ -1,18 +1,12 @@
 """The made-up model that the story is about: its artifact, its recipe, and one recipe off by an axis."""
 
-import hashlib
-
 from msgspec import structs
 
+from meshnet_cli.scripted import digest
 from meshnet_node.recipe_identity import ArtifactIdentity, RuntimeRecipe, ShardIdentity
 
 LAYERS = 28
 MIDDLE = 14
-
-
-def digest(*words: object) -> str:
-    """64 hex that stand for something which a real node would have hashed."""
-    return hashlib.sha256("/".join(map(str, words)).encode()).hexdigest()
 
 
 ARTIFACT = ArtifactIdentity(

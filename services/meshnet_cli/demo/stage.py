@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Self
 
 import anyio
+from msgspec import structs
 
 from meshnet_bus.client import SafeClient, closing, connect
 from meshnet_bus.local_server import LocalServer
@@ -29,16 +30,7 @@ from meshnet_tracker.registry.state import State
 from meshnet_tracker.views import Views
 
 REALM = "demo"
-POLICY = facts.Policy(
-    accept_declared_hosts=True,
-    certify="recipe",
-    enrolment="required",
-    max_clock_skew_ms=60_000,
-    max_report_age_ms=900_000,
-    min_certifying_nodes=2,
-    min_distinct_groups=1,
-    min_distinct_hosts=2,
-)
+POLICY = structs.replace(facts.DEFAULT_POLICY, accept_declared_hosts=True)
 _PATIENCE_S = 20.0
 
 

@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator
 from msgspec import Struct
 
 from meshnet_auditor.replay import replay
-from meshnet_cli.demo.actors import Actor, forward
+from meshnet_cli import scripted
+from meshnet_cli.demo.actors import Actor
 from meshnet_cli.demo.model import LAYERS, MIDDLE, OTHER_LAYOUT, shard
 from meshnet_cli.demo.stage import REALM, Stage, now_ms
 from meshnet_events import facts
@@ -142,7 +143,13 @@ async def tell(stage: Stage) -> AsyncIterator[Step]:
 
 async def _certify(stage: Stage, session: str, first: Actor, last: Actor) -> str:
     """Both participants attest a forward; the outcome of the last word."""
-    evidence = forward(session, first, last, shard(0, MIDDLE), now_ms())
+    evidence = scripted.forward(
+        session,
+        [(actor.key.public, actor.boot_id) for actor in (first, last)],
+        shard(0, MIDDLE),
+        route_epoch=0,
+        completed_at_ms=now_ms(),
+    )
     await stage.heard(await first.attest(evidence, 0))
     return await stage.heard(await last.attest(evidence, 1))
 
