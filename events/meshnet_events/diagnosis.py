@@ -145,7 +145,7 @@ def _fault_of_member(name: str, value: Any) -> str | None:
     return None if ok else expected
 
 
-def _envelope(body: bytes) -> tuple[bytes, dict[str, Any], bytes, bool] | Refusal:
+def _envelope(body: bytes) -> tuple[bytes, dict[str, Any], str, bool] | Refusal:
     """Step 3: the bytes of `E`, its members, the signature, and whether all keys are ASCII."""
     at = len(body) - _CLOSING_LENGTH
     closing = _CLOSING.fullmatch(body, at) if at > 0 else None
@@ -166,7 +166,7 @@ def _envelope(body: bytes) -> tuple[bytes, dict[str, Any], bytes, bool] | Refusa
     for name in sorted(_MEMBERS):
         if expected := _fault_of_member(name, members[name]):
             return Refusal(BAD_ENVELOPE, f"event.{name}: expected {expected}")
-    return event, members, closing[1], parser.ascii_keys
+    return event, members, closing[1].decode(), parser.ascii_keys
 
 
 def _fact(type_: str, data: dict[str, Any]) -> Any:

@@ -23,6 +23,7 @@ from meshnet_events.keys import decode_public
 MAX_INTEGER = 2**53 - 1
 _REMEMBERED = 8_192
 _OPENING_BRACE = ord("{")
+_HEX = b"0123456789abcdef"
 
 DIGEST_PATTERN = "[0-9a-f]{64}"
 UUID_PATTERN = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
@@ -55,11 +56,9 @@ JsonObject = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "object"})]
 
 
 def is_hex(text: str) -> bool:
-    """Whether `text` is lower-case hex, of any even length: digests joined, say."""
-    try:
-        return bytes.fromhex(text).hex() == text
-    except ValueError:
-        return False
+    """Whether `text` is lower-case hex, of any length: digests joined, say."""
+    # what is left once hex is deleted: twice as fast as a regular expression
+    return text.isascii() and not text.encode().translate(None, _HEX)
 
 
 # Decorates the check of what comes again and again, alone or together: looking it up is cheaper.

@@ -12,8 +12,8 @@
 Steps 1 to 6 and 8 look at one message and nothing else, so `Gate.screen` may run anywhere and in
 any order; step 7 is the only one with a memory, and the caller keeps it. No input raises.
 
-A good event is proved good in one pass: a regular expression states the canonical envelope around
-`data`, and a typed decode whose typed encode gives the same bytes proves the rest. Whatever is not
+A good event is proved good in one pass: a typed decode of the whole body whose typed encode gives
+the same bytes is canonical and has the right shape, envelope and `data` alike. Whatever is not
 plainly good goes to `diagnosis`, which finds the one right reason slowly. The two answer alike on
 every input (tests/property/test_gate.py).
 
@@ -21,10 +21,13 @@ Checking the signature is left to the caller, who may do it in bulk: `Screened.v
 """
 
 import re
+from collections.abc import Callable
+from functools import lru_cache
 from sys import intern
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from meshnet_events import subjects
 from meshnet_events.diagnosis import diagnose
@@ -33,62 +36,71 @@ from meshnet_events.envelope import (
     SIGNATURE_PATTERN,
     TIME_PATTERN,
     UUID7_PATTERN,
+    canonical,
     event_digest,
     signed_bytes,
     source,
 )
-from meshnet_events.facts import ShardRegistered
-from meshnet_events.forms import DIGEST_PATTERN
+from meshnet_events.facts import Fact, ShardRegistered
+from meshnet_events.forms import DIGEST_PATTERN, MAX_INTEGER
 from meshnet_events.keys import decode_public
-from meshnet_events.reasons import Refusal
 from meshnet_events.screened import Event, Screened
 from meshnet_events.upcast import READABLE, STEPS, upcast
 
-_OPENING = b'{"event":{"data":'
 _EVENT_AT = len(b'{"event":')
-_DATA_AT = len(_OPENING)
-_AFTER_DATA_OPENS = b'},"id":"'
-_CLOSING_LENGTH = 96
+_SIG_OPENS = len(b',"sig":"') + 86 + len(b'"}')
+_TYPE_ENDS = len(b'"}') + _SIG_OPENS
 _MAX_ISSUERS = 65_536
 _MAX_IDENTITY_BYTES = 64 * 2**20
+_PLAIN_DEPTH = 8
 
 _encode = msgspec.json.Encoder().encode
-_DECODERS = {
-    name.encode(): (name, msgspec.json.Decoder(fact).decode) for name, fact in READABLE.items()
-}
+# four members in one match, since each match has its price; none of them holds a space
+_are_forms = re.compile(
+    f"{UUID7_PATTERN} {DIGEST_PATTERN} {TIME_PATTERN} {SIGNATURE_PATTERN}"
+).fullmatch
+
+_Fact = TypeVar("_Fact")
+_Realm = TypeVar("_Realm")
+_Type = TypeVar("_Type")
 
 
-def _after_data(realm: str) -> re.Pattern[bytes]:
-    """What follows `data` in a canonical body of `realm`.
-
-    `data` ends at the last `},"id":"`: no brace comes after. Whether the issuer is a key is left to
-    the look-up of it: to match its alphabet here as well takes a sixth of the whole match.
-    """
-    return re.compile(
-        (
-            f',"id":"{UUID7_PATTERN}","issuer":"(.{{56}})","issuerseq":([1-9][0-9]{{0,14}})'
-            f',"prev":"({DIGEST_PATTERN})","realm":"{realm}"'
-            rf',"source":"{source(realm, "")}\1","specversion":"1\.0"'
-            f',"time":"{TIME_PATTERN}","type":"([a-z0-9.]*)"}}'
-            f',"sig":"({SIGNATURE_PATTERN})"}}'
-        ).encode()
-    )
+class _Envelope(Struct, Generic[_Fact, _Realm, _Type], forbid_unknown_fields=True, gc=False):
+    data: _Fact
+    id: str
+    issuer: str
+    issuerseq: Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
+    prev: str
+    realm: _Realm
+    source: str
+    specversion: Literal["1.0"]
+    time: str
+    type: _Type
 
 
-def _least_after_data(realm: str) -> int:
-    """The fewest bytes that `_after_data` matches: `data` does not end within them."""
-    key = "U" * 56
-    return len(
-        f',"id":"{"0" * 36}","issuer":"{key}","issuerseq":1,"prev":"{"0" * 64}","realm":"{realm}"'
-        f',"source":"{source(realm, key)}","specversion":"1.0","time":"2026-11-30T13:30:00Z"'
-        f',"type":""}},"sig":"{"A" * 86}"}}'
-    )
+class _Body(Struct, Generic[_Fact, _Realm, _Type], forbid_unknown_fields=True, gc=False):
+    event: _Envelope[_Fact, _Realm, _Type]
+    sig: str
 
 
-class _Issuer(Struct, frozen=True):
+@lru_cache(maxsize=64)
+def _decoders(realm: str) -> dict[bytes, Callable[[bytes], _Body[Fact, str, str]]]:
+    """What decodes a whole body of `realm`, by the type that the body states."""
+    decoders: dict[bytes, Callable[[bytes], Any]] = {}
+    for name, fact in READABLE.items():
+        body: Any = _Body[fact, Literal[realm], Literal[name]]  # type: ignore[valid-type]
+        decoders[name.encode()] = msgspec.json.Decoder(body).decode
+    return decoders
+
+
+class _Issuer(Struct):
+    """What goes with a key, and the identity block that it registered last."""
+
     text: str
     public: bytes
     subject: str
+    source: str
+    identity: bytes = b""
 
 
 class Gate:
@@ -101,82 +113,110 @@ class Gate:
     def __init__(self, realm: str) -> None:
         """Raise ValueError when `realm` is no realm's name."""
         self.realm = subjects.check_realm(realm)
-        self._after_data = _after_data(realm).fullmatch
-        self._least_after_data = _least_after_data(realm) - len(_AFTER_DATA_OPENS)
-        self._issuers: dict[bytes, _Issuer] = {}
+        self._decoders = _decoders(realm)
+        self._issuers: dict[str, _Issuer] = {}
         self._identities: dict[bytes, bytes] = {}
         self._identity_bytes = 0
 
     def screen(self, body: bytes, subject: str) -> Screened:
         """Take steps 1 to 6 and 8, save for checking the signature. Never raises."""
-        screened = self._plainly_good(body, subject)
-        if screened is None:
-            screened = diagnose(body, subject, self.realm)
-            self._remember(screened.result)
-        return screened
+        return self._plainly_good(body, subject) or diagnose(body, subject, self.realm)
 
     def _plainly_good(self, body: bytes, subject: str) -> Screened | None:
         """A body that is beyond doubt but for its signature, else None."""
-        data_end = body.rfind(_AFTER_DATA_OPENS, 0, len(body) - self._least_after_data) + 1
-        envelope = self._after_data(body, data_end)
-        if envelope is None or not body.startswith(_OPENING) or len(body) > MAX_BODY:
+        type_at = body.rfind(b'"', 0, -_TYPE_ENDS) + 1
+        decode = self._decoders.get(body[type_at:-_TYPE_ENDS])
+        if decode is None or len(body) > MAX_BODY:
             return None
-        issuer_bytes, issuerseq, prev, type_bytes, signature = envelope.groups()
-        issuer = self._issuers.get(issuer_bytes) or self._meet(issuer_bytes)
-        known = _DECODERS.get(type_bytes)
-        if issuer is None or known is None or subject != issuer.subject:
-            return None
-        type_, decode = known
-        data = body[_DATA_AT:data_end]
         try:
-            fact = decode(data)
+            decoded = decode(body)
         except (msgspec.MsgspecError, RecursionError):
             return None
+        event = decoded.event
+        issuer = self._issuers.get(event.issuer) or self._meet(event.issuer)
+        if (
+            issuer is None
+            or subject != issuer.subject
+            or event.source != issuer.source
+            or not _are_forms(f"{event.id} {event.prev} {event.time} {decoded.sig}")
+        ):
+            return None
+        fact = event.data
         identity = b""
         if type(fact) is ShardRegistered:
             # it is kept as it came, so the encoding below proves nothing about it
-            identity = self._identities.get(bytes(fact.identity), b"")
-            if not identity:
+            identity = bytes(fact.identity)
+            if identity == issuer.identity:
+                identity = issuer.identity
+            elif known := self._identities.get(identity) or self._learn(identity):
+                identity = issuer.identity = known
+            else:
                 return None
-        if _encode(fact) != data:
+        if _encode(decoded) != body:
             return None
-        signed = signed_bytes(body[_EVENT_AT:-_CLOSING_LENGTH])
+        signed = signed_bytes(body[_EVENT_AT:-_SIG_OPENS])
         return Screened(
             Event(
                 issuer.text,
-                int(issuerseq),
-                prev.decode(),
+                event.issuerseq,
+                event.prev,
                 event_digest(signed),
-                type_,
+                event.type,
                 upcast(fact) if type(fact) in STEPS else fact,
                 identity,
             ),
             issuer.public,
             signed,
-            signature,
+            decoded.sig,
         )
 
-    def _meet(self, issuer: bytes) -> _Issuer | None:
+    def _meet(self, text: str) -> _Issuer | None:
         """Work out what goes with a key that was not seen before, if it is one."""
-        text = issuer.decode("latin-1")
         public = decode_public(text)
         if public is None:
             return None
         text = intern(text)  # looked up as a key, again and again
         if len(self._issuers) >= _MAX_ISSUERS:
             self._issuers.clear()
-        known = _Issuer(text, public, subjects.event(self.realm, text))
-        self._issuers[issuer] = known
+        known = self._issuers[text] = _Issuer(
+            text, public, subjects.event(self.realm, text), source(self.realm, text)
+        )
         return known
 
-    def _remember(self, event: Event | Refusal) -> None:
-        """Keep the identity block of a sound registration: the next like it is plainly good."""
-        if isinstance(event, Refusal) or not isinstance(event.data, ShardRegistered):
-            return
-        identity = event.identity
+    def _learn(self, identity: bytes) -> bytes | None:
+        """Keep an identity block that was not seen before, if it is plainly canonical."""
+        if not _is_plain(identity):
+            return None
         if self._identity_bytes + len(identity) > _MAX_IDENTITY_BYTES:
             self._identities.clear()
             self._identity_bytes = 0
-        if identity not in self._identities:
-            self._identities[identity] = identity
-            self._identity_bytes += len(identity)
+        self._identities[identity] = identity
+        self._identity_bytes += len(identity)
+        return identity
+
+
+def _is_plain(block: bytes) -> bool:
+    """Whether JSON is in canonical form and holds nothing that the contract forbids or bounds."""
+    try:
+        value = msgspec.json.decode(block)
+        return canonical(value) == block and _is_plain_value(value, _PLAIN_DEPTH)
+    except (msgspec.MsgspecError, RecursionError):
+        return False
+
+
+def _is_plain_value(value: object, depth: int) -> bool:
+    match value:
+        case str() | bool() | None:
+            return True
+        case int():
+            return -MAX_INTEGER <= value <= MAX_INTEGER
+        case dict():
+            return (
+                depth > 0
+                and all(key.isascii() for key in value)
+                and all(_is_plain_value(member, depth - 1) for member in value.values())
+            )
+        case list():
+            return depth > 0 and all(_is_plain_value(member, depth - 1) for member in value)
+        case _:
+            return False

@@ -39,12 +39,14 @@ class Screened(Struct, frozen=True, gc=False):
     result: Event | Refusal
     public: bytes | None = None
     signed: bytes = b""
-    signature: bytes = b""
+    signature: str = ""
 
     def verified(self) -> Event | Refusal:
         """Give the result once the signature was checked. libsodium works without the GIL."""
         if self.public is None or signature_is_valid(
-            self.public, self.signed, a2b_base64(self.signature.translate(_STANDARD) + b"==")
+            self.public,
+            self.signed,
+            a2b_base64(self.signature.encode().translate(_STANDARD) + b"=="),
         ):
             return self.result
         return Refusal(BAD_SIGNATURE, "the issuer's key did not sign these bytes")

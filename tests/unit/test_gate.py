@@ -188,6 +188,8 @@ def test_a_body_that_is_no_json_text_is_not_json(body):
 )
 def test_a_value_that_the_contract_does_not_know_is_not_json(value):
     assert verdict(data_with(b'"more":' + value.encode())) == "not-json"
+    assert verdict(registered(b'{"a":' + value.encode() + b"}")) == "not-json"
+    assert verdict(registered(b'{"a":[1,{"b":' + value.encode() + b"}]}")) == "not-json"
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def _verify_alone(screened: list[Screened]) -> Callable[[], None]:
 def _check(one: Screened) -> tuple[VerifyKey, bytes, bytes]:
     if one.public is None:
         raise ValueError(f"the mix made a record without a signature to check: {one.result}")
-    return VerifyKey(one.public), one.signed, urlsafe_b64decode(one.signature + b"==")
+    return VerifyKey(one.public), one.signed, urlsafe_b64decode(f"{one.signature}==")
 
 
 def _decode_encode_hash(screened: list[Screened]) -> Callable[[], None]:
