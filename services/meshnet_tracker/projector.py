@@ -28,8 +28,9 @@ from meshnet_tracker.verification import Verifier
 from meshnet_tracker.views import Views
 
 COMMIT_EVERY = 32_768
+COMMIT_EVERY_BYTES = 128 * 2**20
 MAX_AHEAD = 2 * COMMIT_EVERY
-MAX_AHEAD_BYTES = 256 * 2**20
+MAX_AHEAD_BYTES = 2 * COMMIT_EVERY_BYTES
 _COMMIT_AFTER_S = 1.0
 _VERIFIED_TOGETHER = 1_024
 _LOOK_EVERY_S = 0.02
@@ -61,7 +62,8 @@ class Projector:
         self._folded: FoldedPosition | None = None
         self._work = anyio.Event()
         self._committed_more = anyio.Event()
-        self._folded_bytes = self._committed_bytes = 0
+        self._folded_bytes = self._taken_bytes = self._committed_bytes = 0
+        self._taken = 0
         self.committed = 0
         """Sequence of the last record whose effects are committed."""
 
@@ -99,7 +101,7 @@ class Projector:
         """
         loaded = await self._views.load()
         fold = self._fold = Fold(loaded.state, operator=self._operator)
-        self.committed = fold.state.sequence
+        self.committed = self._taken = fold.state.sequence
         try:
             async with (
                 Reader(
@@ -112,10 +114,10 @@ class Projector:
                 async for batch in reader.batches():
                     if (folded := reader.folded) is not None:
                         await self._apply(fold, batch, folded)
-                    self._folded_bytes += sum(len(record.body) for record in batch)
-                    if reader.caught_up or self._is_ahead(by=COMMIT_EVERY):
+                    self._folded_bytes += sum([len(record.body) for record in batch])
+                    if reader.caught_up or self._is_due():
                         self._work.set()
-                    while self._is_ahead(by=MAX_AHEAD):
+                    while self._is_too_far_ahead():
                         await self._committed_more.wait()
                     await anyio.lowlevel.checkpoint()
                 self._work.set()
@@ -124,11 +126,18 @@ class Projector:
         except BaseExceptionGroup as group:
             raise _sole(group) from None
 
-    def _is_ahead(self, *, by: int) -> bool:
-        """Whether that many records, or the share of bytes that goes with it, are not committed."""
+    def _is_due(self) -> bool:
+        """Whether, while catching up, it is time for another commit."""
         return (
-            self.state.sequence - self.committed >= by
-            or self._folded_bytes - self._committed_bytes >= by * MAX_AHEAD_BYTES // MAX_AHEAD
+            self.state.sequence - self._taken >= COMMIT_EVERY
+            or self._folded_bytes - self._taken_bytes >= COMMIT_EVERY_BYTES
+        )
+
+    def _is_too_far_ahead(self) -> bool:
+        """Whether as much as may be is folded and not committed."""
+        return (
+            self.state.sequence - self.committed >= MAX_AHEAD
+            or self._folded_bytes - self._committed_bytes >= MAX_AHEAD_BYTES
         )
 
     async def _apply(self, fold: Fold, batch: list[Record], folded: FoldedPosition) -> None:
@@ -157,11 +166,10 @@ class Projector:
             position = self._folded
             if position is None or position.sequence == self.committed:
                 continue
-            folded_bytes = self._folded_bytes
+            self._taken, self._taken_bytes = position.sequence, self._folded_bytes
             batch = take_batch(self.state)
             await self._views.commit(batch, before=self.committed, position=position)
-            self.committed = position.sequence
-            self._committed_bytes = folded_bytes
+            self.committed, self._committed_bytes = self._taken, self._taken_bytes
             self._committed_more.set()
             self._committed_more = anyio.Event()
 

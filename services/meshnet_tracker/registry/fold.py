@@ -63,7 +63,7 @@ NODE_RULES: dict[type[facts.Fact], Rule] = {
 }
 
 
-_TOGETHER = 64
+_TOGETHER = 16
 
 
 class Applied(Struct, frozen=True, gc=False):
@@ -97,10 +97,13 @@ class Fold:
 
     def apply_all(self, records: Sequence[Record], *, verify: bool = True) -> None:
         """Apply the next records, a few together: each step for all of them, which caches like."""
+        screen = self._gate.screen
         for at in range(0, len(records), _TOGETHER):
             few = records[at : at + _TOGETHER]
-            screened = [self.screen(record) for record in few]
-            results = [one.verified() if verify else one.result for one in screened]
+            if verify:
+                results = [screen(record.body, record.subject).verified() for record in few]
+            else:
+                results = [screen(record.body, record.subject).result for record in few]
             for record, result in zip(few, results, strict=True):
                 self.apply_screened(record, result)
 
