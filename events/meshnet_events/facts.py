@@ -18,7 +18,9 @@ from typing import Annotated, ClassVar, Literal
 from msgspec import Meta, Struct
 
 from meshnet_events.forms import (
+    DIGEST_SHAPE,
     MAX_INTEGER,
+    UUID_SHAPE,
     Count,
     Digest,
     Endpoint,
@@ -37,25 +39,14 @@ from meshnet_events.forms import (
     is_object,
     is_shard_id,
     is_uuid,
-    recurring,
+    shape,
 )
 
 TYPE_PREFIX = "io.meshnet."
 
 
-@recurring
-def _is_claim(boot_id: str, node: str, shard_id: str) -> bool:
-    return is_uuid(boot_id) and is_key(node) and is_shard_id(shard_id)
-
-
-@recurring
-def _is_offer(boot_id: str, endpoint: str, shard_id: str) -> bool:
-    return is_uuid(boot_id) and is_endpoint(endpoint) and is_shard_id(shard_id)
-
-
-@recurring
-def _are_neighbours(boot_id: str, peer: str, peer_boot_id: str) -> bool:
-    return is_uuid(boot_id) and is_key(peer) and is_uuid(peer_boot_id)
+_OFFER_SHAPE = UUID_SHAPE + 4 * DIGEST_SHAPE
+_HANDSHAKE_SHAPE = 2 * UUID_SHAPE + 2 * DIGEST_SHAPE
 
 
 class Part(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, gc=False):
@@ -288,12 +279,14 @@ class ShardRegistered(Fact, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         proven = self.capability
         if not (
-            _is_offer(self.boot_id, self.endpoint, self.shard_id)
-            and is_object(self.identity)
-            and is_hex(
-                f"{proven.model_artifact_digest}{proven.output_digest}"
+            shape(
+                f"{self.boot_id}{proven.model_artifact_digest}{proven.output_digest}"
                 f"{proven.runtime_recipe_digest}{self.host.id}"
             )
+            == _OFFER_SHAPE
+            and is_endpoint(self.endpoint)
+            and is_shard_id(self.shard_id)
+            and is_object(self.identity)
         ):
             explain(self)
 
@@ -329,8 +322,12 @@ class HandshakeCompleted(Fact, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         local = self.local
         if not (
-            _are_neighbours(self.boot_id, self.peer, self.peer_boot_id)
-            and is_hex(local.model_artifact_digest + local.runtime_recipe_digest)
+            shape(
+                f"{self.boot_id}{self.peer_boot_id}"
+                f"{local.model_artifact_digest}{local.runtime_recipe_digest}"
+            )
+            == _HANDSHAKE_SHAPE
+            and is_key(self.peer)
         ):
             explain(self)
 
@@ -345,20 +342,22 @@ class ForwardAttested(Fact, frozen=True, kw_only=True):
     out_digest: Digest
 
     def __post_init__(self) -> None:
-        evidence = self.evidence
-        digests = (
+        evidence, hops = self.evidence, self.evidence.hops
+        texts = [hop.boot_id for hop in hops]
+        texts += evidence.seams
+        texts += (
             self.in_digest,
             self.out_digest,
             evidence.input_digest,
             evidence.model_artifact_digest,
             evidence.output_digest,
             evidence.runtime_recipe_digest,
-            *evidence.seams,
         )
-        if not is_hex("".join(digests)):
+        digests = len(texts) - len(hops)
+        if shape("".join(texts)) != UUID_SHAPE * len(hops) + DIGEST_SHAPE * digests:
             explain(self)
-        for hop in evidence.hops:
-            if not _is_claim(hop.boot_id, hop.node, hop.shard_id):
+        for hop in hops:
+            if not (is_key(hop.node) and is_shard_id(hop.shard_id)):
                 explain(self)
 
 

@@ -23,13 +23,15 @@ from meshnet_events.keys import decode_public
 MAX_INTEGER = 2**53 - 1
 _REMEMBERED = 8_192
 _OPENING_BRACE = ord("{")
-_HEX = b"0123456789abcdef"
+_SHAPES = bytes.maketrans(b"0123456789abcdefh", b"hhhhhhhhhhhhhhhh?")
 
 DIGEST_PATTERN = "[0-9a-f]{64}"
 UUID_PATTERN = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 SHARD_ID_PATTERN = "[a-z0-9-]{1,32}"
 ENDPOINT_PATTERN = r"grpcs?://(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}"
 KEY_PATTERN = "U[A-Z2-7]{55}"
+DIGEST_SHAPE = b"h" * 64
+UUID_SHAPE = b"hhhhhhhh-hhhh-hhhh-hhhh-hhhhhhhhhhhh"
 
 
 def _shown(pattern: str) -> dict[str, Any]:
@@ -55,22 +57,31 @@ PublicKey = Annotated[
 JsonObject = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "object"})]
 
 
+def shape(text: str) -> bytes:
+    """What `text` looks like: `h` for each lower-case hex digit, all else as it is (an h as ?).
+
+    Several digests and UUIDs, put together, are so compared at once with what they must look like.
+    That is three times as fast as a regular expression, and keeps no memory.
+    """
+    return text.encode().translate(_SHAPES)
+
+
 def is_hex(text: str) -> bool:
-    """Whether `text` is lower-case hex, of any length: digests joined, say."""
-    # what is left once hex is deleted: twice as fast as a regular expression
-    return text.isascii() and not text.encode().translate(None, _HEX)
+    """Whether `text` is lower-case hex, of any length."""
+    return shape(text) == b"h" * len(text)
 
 
-# Decorates the check of what comes again and again, alone or together: looking it up is cheaper.
-recurring = lru_cache(_REMEMBERED)
+def is_uuid(text: str) -> bool:
+    """Whether `text` is a UUID in lower case."""
+    return shape(text) == UUID_SHAPE
 
 
 def _matches(pattern: str) -> Callable[[str], bool]:
+    """Whether a text matches; what comes again and again is looked up instead."""
     match = re.compile(pattern).fullmatch
-    return recurring(lambda text: match(text) is not None)
+    return lru_cache(_REMEMBERED)(lambda text: match(text) is not None)
 
 
-is_uuid = _matches(UUID_PATTERN)
 is_shard_id = _matches(SHARD_ID_PATTERN)
 is_endpoint = _matches(ENDPOINT_PATTERN)
 

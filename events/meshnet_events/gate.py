@@ -35,14 +35,13 @@ from meshnet_events.envelope import (
     MAX_BODY,
     SIGNATURE_PATTERN,
     TIME_PATTERN,
-    UUID7_PATTERN,
     canonical,
     event_digest,
     signed_bytes,
     source,
 )
 from meshnet_events.facts import Fact, ShardRegistered
-from meshnet_events.forms import DIGEST_PATTERN, MAX_INTEGER
+from meshnet_events.forms import DIGEST_SHAPE, MAX_INTEGER, UUID_SHAPE, Digest, Uuid, shape
 from meshnet_events.keys import decode_public
 from meshnet_events.screened import Event, Screened
 from meshnet_events.upcast import READABLE, STEPS, upcast
@@ -55,10 +54,9 @@ _MAX_IDENTITY_BYTES = 64 * 2**20
 _PLAIN_DEPTH = 8
 
 _encode = msgspec.json.Encoder().encode
-# four members in one match, since each match has its price; none of them holds a space
-_are_forms = re.compile(
-    f"{UUID7_PATTERN} {DIGEST_PATTERN} {TIME_PATTERN} {SIGNATURE_PATTERN}"
-).fullmatch
+_ID_AND_PREV_SHAPE = UUID_SHAPE + DIGEST_SHAPE
+# two members in one match, since each match has its price; neither holds a space
+_are_time_and_signature = re.compile(f"{TIME_PATTERN} {SIGNATURE_PATTERN}").fullmatch
 
 _Fact = TypeVar("_Fact")
 _Realm = TypeVar("_Realm")
@@ -67,10 +65,10 @@ _Type = TypeVar("_Type")
 
 class _Envelope(Struct, Generic[_Fact, _Realm, _Type], forbid_unknown_fields=True, gc=False):
     data: _Fact
-    id: str
+    id: Uuid
     issuer: str
     issuerseq: Annotated[int, Meta(ge=1, le=MAX_INTEGER)]
-    prev: str
+    prev: Digest
     realm: _Realm
     source: str
     specversion: Literal["1.0"]
@@ -138,7 +136,10 @@ class Gate:
             issuer is None
             or subject != issuer.subject
             or event.source != issuer.source
-            or not _are_forms(f"{event.id} {event.prev} {event.time} {decoded.sig}")
+            or shape(f"{event.id}{event.prev}") != _ID_AND_PREV_SHAPE
+            or event.id[14] != "7"
+            or event.id[19] not in "89ab"
+            or not _are_time_and_signature(f"{event.time} {decoded.sig}")
         ):
             return None
         fact = event.data

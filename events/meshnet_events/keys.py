@@ -12,7 +12,6 @@ choose one of our events. Where keys are kept is no concern of this module.
 
 import base64
 import binascii
-from functools import lru_cache
 
 import nkeys
 from nacl.bindings import crypto_sign_open
@@ -21,6 +20,9 @@ from nacl.signing import SigningKey
 
 _USER_PREFIX = bytes([nkeys.PREFIX_BYTE_USER])
 _PUBLIC_LENGTH = 56
+_MOST_KNOWN = 65_536
+# a plain dict: to keep one in order of use, as `lru_cache` does, costs as much as looking up
+_known: dict[str, bytes] = {}
 
 
 class BadKey(ValueError):
@@ -36,14 +38,12 @@ def encode_public(raw: bytes) -> str:
 
 def decode_public(text: str) -> bytes | None:
     """The raw 32 bytes of a user public key, or None when `text` is not one."""
-    # measured before the cache is asked, which must not come to hold long hostile texts
-    return _decode_public(text) if len(text) == _PUBLIC_LENGTH else None
+    return _known.get(text) or _decode_public(text)
 
 
-@lru_cache(maxsize=65_536)
 def _decode_public(text: str) -> bytes | None:
     # padding would make a shorter key of 56 characters, and libsodium reads 32 bytes unasked
-    if not text.isascii() or "=" in text:
+    if len(text) != _PUBLIC_LENGTH or not text.isascii() or "=" in text:
         return None
     try:
         raw = base64.b32decode(text)
@@ -54,6 +54,9 @@ def _decode_public(text: str) -> bytes | None:
         raw[-2:], "little"
     ):
         return None
+    if len(_known) >= _MOST_KNOWN:
+        _known.clear()
+    _known[text] = body[1:]
     return body[1:]
 
 

@@ -47,7 +47,7 @@ class SafeClient(Client):
         super().__init__()
         self.outages = 0
         """How often this client has lost its connection."""
-        self._taps: dict[int, Deliver] = {}
+        self._taps: dict[bytes, Deliver] = {}
         self._tap_losses: dict[int, Callable[[], None]] = {}
         self._ps = SafeParser(self, self._taps)
 
@@ -58,7 +58,7 @@ class SafeClient(Client):
         """
         subscription = await self.subscribe(subject)
         handle = subscription._id  # noqa: SLF001 - nats-py shows it nowhere else
-        self._taps[handle] = deliver
+        self._taps[b"%d" % handle] = deliver
         self._tap_losses[handle] = lost
         return handle
 
@@ -76,12 +76,12 @@ class SafeClient(Client):
     def drop_taps(self) -> None:
         """End every tap, because the connection is lost."""
         self.outages += 1
-        for handle in tuple(self._taps):
+        for handle in tuple(self._tap_losses):
             if lost := self._forget(handle):
                 lost()
 
     def _forget(self, handle: int) -> Callable[[], None] | None:
-        self._taps.pop(handle, None)
+        self._taps.pop(b"%d" % handle, None)
         self._remove_sub(handle)
         return self._tap_losses.pop(handle, None)
 

@@ -75,7 +75,7 @@ class Feed:
         "_handle",
         "_inbox",
         "_next",
-        "_outstanding",
+        "_owed",
         "_pending",
         "_records",
         "_request",
@@ -102,7 +102,7 @@ class Feed:
         )
         self._inbox = api.nc.new_inbox()
         self._handle = 0
-        self._outstanding = 0
+        self._owed = 0
         self._pending = b"0"
         self._records: list[Record] = []
         self.arrived = asyncio.Event()
@@ -122,13 +122,14 @@ class Feed:
     def take(self) -> list[Record]:
         """All records that have arrived, in order."""
         records, self._records = self._records, []
+        self._owed -= len(records)
         return records
 
     async def ask(self) -> None:
         """Turn free credit into requests. Raises `Unreachable`."""
         try:
-            while self._window - self._outstanding - len(self._records) >= self._request_size:
-                self._outstanding += self._request_size
+            while self._window - self._owed >= self._request_size:
+                self._owed += self._request_size
                 await self._api.nc.publish(self._next, self._request, reply=self._inbox)
         except (NatsError, OSError) as error:
             raise Unreachable(f"{self._next}: {error or repr(error)}") from error
@@ -160,7 +161,6 @@ class Feed:
         except ValueError:
             self._break("a reply subject that is not JetStream's")
             return
-        self._outstanding -= 1
         if sequence != self._expected or self.broken:
             self._take_unexpected(sequence)
             return
@@ -192,7 +192,7 @@ class Feed:
                 self.gap_until = int(last) + 1
                 self._break(f"record {last} was sent and did not come")
         elif unused.isdecimal():
-            self._outstanding -= int(unused)
+            self._owed -= int(unused)
             self.arrived.set()
         else:
             self._break(f"{status} {fields['Description']}")

@@ -21,8 +21,9 @@ _CONNECT_TIMEOUT_S = 5.0
 async def raw_pull_rate(url: str, realm: str, *, timeout_s: float = 120.0) -> float:
     """Records per second of a bare raw pull over the whole stream, with nats-py's own callback.
 
-    It does nothing with a record but check its sequence. Raises TimeoutError (nobody there, or the
-    stream not read after `timeout_s`), and ValueError when the stream is empty.
+    It does nothing with a record but read its sequence and time, as any reader must, and check the
+    sequence. Raises TimeoutError (nobody there, or the stream not read after `timeout_s`), and
+    ValueError when the stream is empty.
     """
     stream = subjects.stream(realm)
     nc = Client()
@@ -57,7 +58,7 @@ async def raw_pull_rate(url: str, realm: str, *, timeout_s: float = 120.0) -> fl
             nonlocal last, credit
             if not message.reply.startswith("$JS.ACK."):
                 return
-            sequence = int(message.reply.rsplit(".", 5)[2])
+            sequence, _, _time_ns, _pending = map(int, message.reply.rsplit(".", 5)[-4:])
             if sequence == last + 1:
                 last = sequence
             credit -= 1

@@ -63,8 +63,8 @@ def parse_headers(raw: bytes) -> dict[str, str]:
 class SafeParser(Parser):
     """nats-py's parser for everything but messages, which it takes apart itself."""
 
-    def __init__(self, client: "SafeClient", taps: dict[int, Deliver]) -> None:
-        """Hand messages of the subscriptions in `taps` to them and others to `client`."""
+    def __init__(self, client: "SafeClient", taps: dict[bytes, Deliver]) -> None:
+        """Hand messages of the subscriptions whose ids are in `taps` to them, others to `client`."""
         self._client = client
         self._taps = taps
         self._rest = b""
@@ -100,12 +100,15 @@ class SafeParser(Parser):
                     break
                 at = stop + 2
                 reply = fields[3] if len(fields) == 5 else b""
-                sid = int(fields[2])
-                if tap := taps.get(sid):
+                if tap := taps.get(fields[2]):
                     tap(fields[1], reply, buffer[body_at:stop], buffer[start:body_at])
                 else:
                     await self._client._process_msg(  # noqa: SLF001 - nats-py's parser calls it too
-                        sid, fields[1], reply, buffer[body_at:stop], buffer[start:body_at]
+                        int(fields[2]),
+                        fields[1],
+                        reply,
+                        buffer[body_at:stop],
+                        buffer[start:body_at],
                     )
         except (ValueError, IndexError) as error:
             raise ProtocolError from error

@@ -175,7 +175,7 @@ def restore(
     """The state whose rows `rows` gives, table by table. It has no changes of its own."""
     state = State(name)
     state.sequence, state.time_ns = sequence, time_ns
-    state.counts = msgspec.json.decode(counts, type=dict[str, int])
+    state.counts.update(msgspec.json.decode(counts, type=dict[str, int]))
     state.realm = msgspec.json.decode(realm, type=Realm | None)
     if state.realm is not None:
         state.policy = state.realm.policy

@@ -99,17 +99,65 @@ def test_order_of_declaration_is_canonical_form(type_):
     assert msgspec.json.encode(fact) == canonical(fact)
 
 
-@pytest.mark.parametrize("seam", ["", "a" * 63, "A" * 64, "g" * 64])
-def test_a_digest_of_another_form_is_refused_wherever_it_stands(seam):
-    told = canonical(golden.FACTS["io.meshnet.forward.attested.v1"])
-    digests = set(re.findall(rb'"([0-9a-f]{64})"', told))
-    assert len(digests) == 5
-    for digest in digests:
-        with pytest.raises(msgspec.ValidationError):
-            msgspec.json.decode(
-                told.replace(b'"' + digest + b'"', b'"' + seam.encode() + b'"', 1),
-                type=facts.ForwardAttested,
-            )
+FORMS = {
+    "digest": (
+        re.compile(r"[0-9a-f]{64}"),
+        ["", "a" * 63, "a" * 65, "A" * 64, "g" * 64, "h" * 64, "?" * 64, "é" * 64, "a" * 63 + "\n"],
+    ),
+    "uuid": (
+        re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"),
+        [
+            golden.BOOT.upper(),
+            golden.BOOT[:-1],
+            golden.BOOT + "0",
+            "h" + golden.BOOT[1:],
+            golden.BOOT[:-1] + "?",
+            golden.BOOT.replace("-", "0"),
+            golden.BOOT[1:9] + golden.BOOT[0] + golden.BOOT[9:],
+        ],
+    ),
+}
+
+
+def texts_in(value, path=()):
+    """Every text in a fact, by its path; what may be of any form is left out."""
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, dict | list):
+        for key, one in value.items() if isinstance(value, dict) else enumerate(value):
+            if key not in ("identity", "presented"):
+                yield from texts_in(one, (*path, key))
+
+
+def with_text(value, path, text):
+    """A copy with another text at `path`."""
+    if not path:
+        return text
+    changed = value.copy()
+    changed[path[0]] = with_text(value[path[0]], path[1:], text)
+    return changed
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_digest_or_uuid_of_another_form_is_refused_wherever_it_stands(form):
+    pattern, others = FORMS[form]
+    tried = 0
+    for fact in golden.FACTS.values():
+        told = json.loads(canonical(fact))
+        for path, text in texts_in(told):
+            for other in others if pattern.fullmatch(text) else ():
+                tried += 1
+                with pytest.raises(msgspec.ValidationError):
+                    msgspec.json.decode(canonical(with_text(told, path, other)), type=type(fact))
+    assert tried > 10 * len(others) if form == "digest" else tried >= 6 * len(others)
+
+
+def test_two_texts_of_wrong_lengths_do_not_make_up_for_one_another():
+    fact = golden.FACTS["io.meshnet.handshake.completed.v1"]
+    longer, shorter = fact.boot_id + fact.peer_boot_id[0], fact.peer_boot_id[1:]
+    changed = msgspec.structs.replace(fact, boot_id=longer, peer_boot_id=shorter)
+    with pytest.raises(msgspec.ValidationError, match="boot_id"):
+        msgspec.json.decode(canonical(changed), type=type(fact))
 
 
 def test_a_policy_below_the_least_says_which_member():

@@ -77,11 +77,17 @@ def test_a_shorter_key_is_no_key_though_padding_makes_up_the_length(length):
     assert decode_public(text) is None
 
 
-def test_long_texts_are_not_kept():
-    before = keys._decode_public.cache_info().currsize
-    for index in range(100):
+def test_only_keys_are_remembered_and_not_for_ever(monkeypatch):
+    monkeypatch.setattr(keys, "_known", {})
+    monkeypatch.setattr(keys, "_MOST_KNOWN", 3)
+    for index in range(10):
         assert decode_public("x" * (1_000 + index)) is None
-    assert keys._decode_public.cache_info().currsize == before
+        assert decode_public("U" * 55 + str(index)) is None
+    assert not keys._known
+    for index in range(10):
+        raw = bytes([index]) * 32
+        assert decode_public(encode_public(raw)) == decode_public(encode_public(raw)) == raw
+        assert 1 <= len(keys._known) <= 3
 
 
 def test_a_seed_comes_back_from_its_text_even_with_a_line_feed():

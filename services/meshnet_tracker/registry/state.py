@@ -13,6 +13,7 @@ running, not by how long the log is. Only the superseded boots themselves are ke
 one must never return.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from sys import intern
 from typing import Literal, TypeVar
@@ -77,7 +78,7 @@ class State:
         self.sequence = 0
         self.time_ns = 0
         self.realm: Realm | None = None
-        self.counts: dict[str, int] = {}
+        self.counts: defaultdict[str, int] = defaultdict(int)
         self.chains: dict[str, ChainHead] = {}
         self.nodes: dict[str, Node] = {}
         self.boots: dict[str, set[str]] = {}
@@ -106,7 +107,7 @@ class State:
         """The record at `sequence` is accounted for: applied + noop + rejected = records seen."""
         self.sequence = sequence
         self.time_ns = time_ns
-        self.counts[outcome] = self.counts.get(outcome, 0) + 1
+        self.counts[outcome] += 1
 
     # -- looking ---------------------------------------------------------------------------------
 

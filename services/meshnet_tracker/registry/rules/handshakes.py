@@ -38,11 +38,11 @@ def completed(state: State, fact: HandshakeCompleted, cause: Cause) -> Outcome:
     state.put_handshake(
         Handshake(
             accepted=fact.accepted,
-            boot_id=fact.boot_id,
+            boot_id=node.boot_id,  # equal to the fact's, and kept anyway
             mismatches=_kept(fact.mismatches) if fact.mismatches else (),
             node=node.node,
             peer=peer.node,
-            peer_boot_id=fact.peer_boot_id,
+            peer_boot_id=peer.boot_id,
             presented=None if fact.accepted else fact.presented,
             recipe_key=recipe_key(local.model_artifact_digest, local.runtime_recipe_digest),
             role=fact.role,
