@@ -190,7 +190,7 @@ MESSAGES = [
 async def test_messages_are_the_same_however_the_bytes_arrive(size):
     nc, got = SafeClient(), []
     nc._flush_queue = asyncio.Queue()  # a PONG is owed and goes nowhere
-    parser = SafeParser(nc, {1: lambda *message: got.append(message)})
+    parser = SafeParser(nc, {b"1": lambda *message: got.append(message)})
     for at in range(0, len(WIRE), size):
         await parser.parse(WIRE[at : at + size])
     assert got == MESSAGES
@@ -241,3 +241,9 @@ async def test_whoever_taps_a_client_whose_closing_went_wrong_is_told(server):
     await nc.tap("t.x", lambda *message: None, lambda: lost.append(1))
     await close(nc)
     assert lost == [1]
+
+
+async def test_what_has_piled_up_is_taken_in_larger_pieces_than_asyncio_takes(nc):
+    """`max_size` is asyncio's own name: were it gone, reading would only be slower."""
+    transport = nc._transport._io_writer.transport
+    assert transport.max_size > type(transport).max_size >= 2**16
