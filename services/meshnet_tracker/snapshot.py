@@ -221,11 +221,13 @@ def rows_of(state: State) -> dict[str, list[bytes]]:
         boots=[(node, boot) for node, boots in state.boots.items() for boot in boots],
         claims={(claim.node, claim.shard_id) for claim in state.all_claims()},
         recipes=set(state.recipes),
-        handshakes=set(state.handshakes),
+        handshakes=dict.fromkeys(state.handshakes, True),
         attestations={
-            (node, *session) for node, words in state.attestations.items() for session in words
+            (node, *session): True
+            for node, words in state.attestations.items()
+            for session in words
         },
-        evidence=set(state.evidence),
+        evidence=dict.fromkeys(state.evidence, True),
     )
     tables = {
         batch.table.name: sorted(

@@ -269,7 +269,7 @@ class Registries(RuleBasedStateMachine):
         chains, self.chains_before = self.chains_before, dict(self.lab.state.chains)
         assert _differing(chains, self.chains_before) <= changes.chains
         for name in ("nodes", "recipes", "handshakes", "evidence"):
-            assert _differing(before[name], after[name]) <= getattr(changes, name), name
+            assert _differing(before[name], after[name]) <= set(getattr(changes, name)), name
         assert _differing(_flat(before["claims"]), _flat(after["claims"])) <= changes.claims
         said = (
             {
@@ -279,7 +279,7 @@ class Registries(RuleBasedStateMachine):
             }
             for rows in (before, after)
         )
-        assert _differing(*said) <= changes.attestations
+        assert _differing(*said) <= set(changes.attestations)
         boots = (
             {(n, b) for n, of in rows["boots"].items() for b in of} for rows in (before, after)
         )

@@ -55,16 +55,20 @@ class Cause(Struct, frozen=True, gc=False):
 
 
 class Changes(Struct):
-    """Keys of the rows that changed, and what was appended, since the last `take_changes`."""
+    """Keys of the rows that changed, and what was appended, since the last `take_changes`.
+
+    Where rows come and go, each key says whether there was a row when changes were last taken: one
+    that came since and went again is no change.
+    """
 
     chains: set[str] = field(default_factory=set)
     nodes: set[str] = field(default_factory=set)
     boots: list[tuple[str, str]] = field(default_factory=list)
     claims: set[tuple[str, str]] = field(default_factory=set)
     recipes: set[str] = field(default_factory=set)
-    handshakes: set[tuple[str, str, str]] = field(default_factory=set)
-    attestations: set[tuple[str, str, int]] = field(default_factory=set)
-    evidence: set[str] = field(default_factory=set)
+    handshakes: dict[tuple[str, str, str], bool] = field(default_factory=dict)
+    attestations: dict[tuple[str, str, int], bool] = field(default_factory=dict)
+    evidence: dict[str, bool] = field(default_factory=dict)
     transitions: list[Transition] = field(default_factory=list)
     refusals: list[RefusedRecord] = field(default_factory=list)
 
@@ -190,7 +194,7 @@ class State:
         for key in self._handshakes_of.pop(node, ()):
             self._drop_handshake(key)
         for session, epoch in self.attestations.pop(node, ()):
-            self.changes.attestations.add((node, session, epoch))
+            _went(self.changes.attestations, (node, session, epoch))
         for digest in self._evidence_of.pop(node, ()):
             self.drop_evidence(digest)
 
@@ -287,20 +291,21 @@ class State:
     def put_handshake(self, handshake: Handshake) -> None:
         """Keep the newest result of this side for this peer, both boots and fingerprint."""
         key = (handshake.node, handshake.peer, handshake.recipe_key)
-        if key not in self.handshakes:
-            self._handshakes_of.setdefault(handshake.node, set()).add(key)
-            self._handshakes_of.setdefault(handshake.peer, set()).add(key)
+        known = key in self.handshakes
+        if not known:
+            _enter(self._handshakes_of, handshake.node, key)
+            _enter(self._handshakes_of, handshake.peer, key)
         self.handshakes[key] = handshake
-        self.changes.handshakes.add(key)
+        self.changes.handshakes.setdefault(key, known)
         if not handshake.accepted:
-            self.refused_pairs.setdefault(handshake.recipe_key, set()).add(key[:2])
+            _enter(self.refused_pairs, handshake.recipe_key, key[:2])
         elif handshake.recipe_key in self.refused_pairs:
             _discard(self.refused_pairs, handshake.recipe_key, key[:2])
 
     def _drop_handshake(self, key: tuple[str, str, str]) -> None:
         if self.handshakes.pop(key, None) is None:
             return
-        self.changes.handshakes.add(key)
+        _went(self.changes.handshakes, key)
         for node in key[:2]:
             _discard(self._handshakes_of, node, key)
         _discard(self.refused_pairs, key[2], key[:2])
@@ -308,28 +313,28 @@ class State:
     # -- evidence --------------------------------------------------------------------------------
 
     def put_attestation(self, node: str, session: str, epoch: int, digest: str) -> None:
-        """Remember what `node` attested for a session and epoch in its current boot."""
+        """Remember what `node` attested for a session and epoch in its current boot, once."""
         self.attestations.setdefault(node, {})[session, epoch] = digest
-        self.changes.attestations.add((node, session, epoch))
+        self.changes.attestations.setdefault((node, session, epoch), False)
 
     def put_evidence(self, evidence: Evidence) -> None:
         """Keep evidence that is pending or void."""
-        self.evidence[evidence.evidence_digest] = evidence
-        self.changes.evidence.add(evidence.evidence_digest)
         digest = evidence.evidence_digest
+        self.evidence[digest] = evidence
+        self.changes.evidence.setdefault(digest, False)
         for hop in evidence.participants:
-            self._evidence_of.setdefault(hop.node, set()).add(digest)
+            _enter(self._evidence_of, hop.node, digest)
             if evidence.void is None:
-                self._pending_of.setdefault((hop.node, hop.shard_id), set()).add(digest)
+                _enter(self._pending_of, (hop.node, hop.shard_id), digest)
 
     def touch_evidence(self, evidence: Evidence) -> None:
         """Evidence is about to be changed: another participant attested it."""
-        self.changes.evidence.add(evidence.evidence_digest)
+        self.changes.evidence.setdefault(evidence.evidence_digest, True)
 
     def void_evidence(self, evidence: Evidence, why: str) -> None:
         """The evidence will certify nothing, whoever attests it."""
+        self.touch_evidence(evidence)
         evidence.void = why
-        self.changes.evidence.add(evidence.evidence_digest)
         self._forget_pending(evidence)
 
     def drop_evidence(self, digest: str) -> None:
@@ -337,7 +342,7 @@ class State:
         evidence = self.evidence.pop(digest, None)
         if evidence is None:
             return
-        self.changes.evidence.add(digest)
+        _went(self.changes.evidence, digest)
         self._forget_pending(evidence)
         for hop in evidence.participants:
             _discard(self._evidence_of, hop.node, digest)
@@ -370,6 +375,22 @@ class State:
                 time_ms=cause.time_ms,
             )
         )
+
+
+def _went(changed: dict[_Key, bool], key: _Key) -> None:
+    """The row of `key` is gone."""
+    if changed.get(key) is False:
+        del changed[key]
+    else:
+        changed[key] = True
+
+
+def _enter(index: dict[_Key, set[_Entry]], key: _Key, entry: _Entry) -> None:
+    """Put `entry` into an index."""
+    if entries := index.get(key):
+        entries.add(entry)
+    else:
+        index[key] = {entry}
 
 
 def _discard(index: dict[_Key, set[_Entry]], key: _Key, entry: _Entry) -> None:
