@@ -18,7 +18,7 @@ import anyio
 import anyio.lowlevel
 
 from meshnet_bus.client import SafeClient
-from meshnet_bus.history import FoldedPosition, record_digest
+from meshnet_bus.history import FoldedPosition
 from meshnet_bus.reader import Reader
 from meshnet_events.record import Record
 from meshnet_tracker.registry.fold import Fold
@@ -32,7 +32,6 @@ COMMIT_EVERY_BYTES = 128 * 2**20
 MAX_AHEAD = 2 * COMMIT_EVERY
 MAX_AHEAD_BYTES = 2 * COMMIT_EVERY_BYTES
 _COMMIT_AFTER_S = 1.0
-_VERIFIED_TOGETHER = 1_024
 _LOOK_EVERY_S = 0.02
 
 
@@ -111,7 +110,7 @@ class Projector:
             ):
                 self._reader = reader
                 tasks.start_soon(self._write)
-                async for batch in reader.batches():
+                async for batch in reader.large_batches():
                     if (folded := reader.folded) is not None:
                         await self._apply(fold, batch, folded)
                     self._folded_bytes += sum([len(record.body) for record in batch])
@@ -147,15 +146,11 @@ class Projector:
         """
         if self._verifier is None:
             fold.apply_all(batch, verify=False)
-            self._folded = folded
-            return
-        for at in range(0, len(batch), _VERIFIED_TOGETHER):
-            part = batch[at : at + _VERIFIED_TOGETHER]
-            results = await self._verifier.verify([fold.screen(record) for record in part])
-            for record, result in zip(part, results, strict=True):
+        else:
+            results = await self._verifier.verify([fold.screen(record) for record in batch])
+            for record, result in zip(batch, results, strict=True):
                 fold.apply_screened(record, result)
-            last = part[-1]
-            self._folded = FoldedPosition(folded.created, last.sequence, record_digest(last))
+        self._folded = folded
 
     async def _write(self) -> None:
         """Commit what has changed when told to, and once a second."""

@@ -183,6 +183,46 @@ async def test_a_replay_gives_up_on_an_outage(server, nc, realm):
             await read_to(reader, 3000)
 
 
+async def test_large_batches_are_put_together_while_there_is_more(nc, realm, monkeypatch):
+    monkeypatch.setattr(reader_module, "LARGE", 1_000)
+    monkeypatch.setattr(reader_module, "_LARGE_S", 60.0)
+    await fill(nc, 2_600)
+    batches = []
+    with anyio.fail_after(20):
+        async with Reader(nc, REALM, window=64) as reader:
+            async for batch in reader.large_batches():
+                batches.append(batch)
+                if len(batches) == 3:
+                    assert reader.caught_up, "the last there is was not waited with"
+                    await fill(nc, 1)
+                if len(batches) == 4:
+                    break
+    sequences = [record.sequence for batch in batches for record in batch]
+    assert sequences == list(range(1, 2_602))
+    first, second, rest, new = map(len, batches)
+    assert all(1_000 <= size <= 1_064 for size in (first, second))
+    assert (rest, new) == (2_600 - first - second, 1)
+
+
+@pytest.mark.parametrize(("bound", "value"), [("_LARGE_BYTES", 6_400), ("_LARGE_S", 0.0)])
+async def test_large_batches_are_bounded_in_bytes_and_time(nc, realm, monkeypatch, bound, value):
+    monkeypatch.setattr(reader_module, bound, value)
+    await fill(nc, 900, body=b"x" * 64)
+    async with Reader(nc, REALM, window=50, until=790) as reader:
+        sizes = [len(batch) async for batch in reader.large_batches()]
+    assert sum(sizes) == 790
+    assert max(sizes) <= 150
+
+
+async def test_what_is_left_over_at_the_end_of_a_replay_is_a_large_batch_too(
+    nc, realm, monkeypatch
+):
+    monkeypatch.setattr(reader_module, "_LARGE_S", 60.0)
+    await fill(nc, 900)
+    async with Reader(nc, REALM, window=50, until=790) as reader:
+        assert [len(batch) async for batch in reader.large_batches()] == [790]
+
+
 async def test_it_waits_idle_without_losing_its_consumer(nc, realm, read, quick):
     reading = await read(Reader(nc, realm))
     await fill(nc, 1)
