@@ -51,6 +51,7 @@ _SIG_OPENS = len(b',"sig":"') + 86 + len(b'"}')
 _TYPE_ENDS = len(b'"}') + _SIG_OPENS
 _MAX_ISSUERS = 65_536
 _MAX_IDENTITY_BYTES = 64 * 2**20
+_ENTRY_BYTES = 256  # about what an entry takes besides its block: small ones must not be free
 _PLAIN_DEPTH = 8
 
 _encode = msgspec.json.Encoder().encode
@@ -188,11 +189,12 @@ class Gate:
         """Keep an identity block that was not seen before, if it is plainly canonical."""
         if not _is_plain(identity):
             return None
-        if self._identity_bytes + len(identity) > _MAX_IDENTITY_BYTES:
+        size = len(identity) + _ENTRY_BYTES
+        if self._identity_bytes + size > _MAX_IDENTITY_BYTES:
             self._identities.clear()
             self._identity_bytes = 0
         self._identities[identity] = identity
-        self._identity_bytes += len(identity)
+        self._identity_bytes += size
         return identity
 
 

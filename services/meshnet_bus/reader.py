@@ -58,7 +58,7 @@ class Reader:
     """Reads the stream of `realm` behind `after`, or behind the position that `expect` was folded to.
 
     With `until` it ends there; without, it follows for ever. An async context manager, for one
-    iteration of `batches`.
+    iteration of `batches` or `large_batches`.
     """
 
     def __init__(

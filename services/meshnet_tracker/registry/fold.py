@@ -101,7 +101,8 @@ class Fold:
         for at in range(0, len(records), _TOGETHER):
             few = records[at : at + _TOGETHER]
             if verify:
-                results = [screen(record.body, record.subject).verified() for record in few]
+                screened = [screen(record.body, record.subject) for record in few]
+                results = [one.verified() for one in screened]
             else:
                 results = [screen(record.body, record.subject).result for record in few]
             for record, result in zip(few, results, strict=True):
