@@ -196,6 +196,7 @@ class Gate:
         size = len(identity) + _ENTRY_BYTES
         if self._identity_bytes + size > _MAX_IDENTITY_BYTES:
             self._identities.clear()
+            self._issuers.clear()  # each holds one
             self._identity_bytes = 0
         self._identities[identity] = identity
         self._identity_bytes += size

@@ -104,6 +104,7 @@ class Reader:
         self._hole: int | None = None
         self._trouble = ""
         self._check_at = 0.0
+        self._hold_until = math.inf  # when `large_batches` lets go of what it holds
 
     @property
     def caught_up(self) -> bool:
@@ -137,6 +138,8 @@ class Reader:
         while self._until is None or self.position < self._until:
             feed = self._feed
             if feed is None:
+                if self._hold_until < math.inf:
+                    yield []  # to `large_batches`: nothing more for now
                 filled = await self._recover(heard_at)
                 quiet_since = clock()
                 if filled:
@@ -161,9 +164,14 @@ class Reader:
             if feed.broken or clock() >= quiet_since + _SILENCE_S:
                 self._note_gap(feed.gap_until)
                 await self._drop_feed()
+            elif clock() >= self._hold_until:
+                yield []
             else:
                 await self._ask(feed)
-                await _wait(feed.arrived, min(self._check_at, quiet_since + _SILENCE_S))
+                await _wait(
+                    feed.arrived,
+                    min(self._check_at, quiet_since + _SILENCE_S, self._hold_until),
+                )
 
     async def large_batches(self) -> AsyncIterator[list[Record]]:
         """`batches`, put together while there is more: for whoever does best with much at a time.
@@ -173,18 +181,22 @@ class Reader:
         """
         clock = asyncio.get_running_loop().time
         together: list[Record] = []
-        size, since = 0, clock()
+        size = 0
         async for batch in self.batches():
+            if not together:
+                self._hold_until = clock() + _LARGE_S
             together += batch
             size += sum([len(record.body) for record in batch])
             if (
-                self.caught_up
+                not batch  # nothing more came, while something was held
+                or self.caught_up
                 or len(together) >= LARGE
                 or size >= _LARGE_BYTES
-                or clock() - since >= _LARGE_S
+                or clock() >= self._hold_until
             ):
+                self._hold_until = math.inf
                 yield together
-                together, size, since = [], 0, clock()
+                together, size = [], 0
         if together:
             yield together
 

@@ -214,6 +214,27 @@ async def test_large_batches_are_bounded_in_bytes_and_time(nc, realm, monkeypatc
     assert max(sizes) <= 150
 
 
+@pytest.mark.parametrize("told", [False, True], ids=["in silence", "until its feed breaks"])
+async def test_what_has_come_is_not_held_back_by_what_does_not_come(nc, realm, monkeypatch, told):
+    deliver = Feed.deliver
+
+    def deaf(self, subject, reply, body, headers):
+        is_record = reply.startswith(b"$JS.ACK.")
+        if int(reply.split(b".")[-4]) <= 500 if is_record else told:
+            deliver(self, subject, reply, body, headers)
+
+    monkeypatch.setattr(Feed, "deliver", deaf)
+    if told:
+        monkeypatch.setattr(reader_module, "_LARGE_S", 60.0)
+    await fill(nc, 900)
+    with anyio.fail_after(5 if told else 2):
+        async with Reader(nc, REALM) as reader:
+            async for batch in reader.large_batches():
+                assert [record.sequence for record in batch] == list(range(1, 501))
+                assert not reader.caught_up
+                break
+
+
 async def test_what_is_left_over_at_the_end_of_a_replay_is_a_large_batch_too(
     nc, realm, monkeypatch
 ):

@@ -6,6 +6,7 @@ import itertools
 import json
 import time
 
+import msgspec
 import pytest
 from nacl.bindings import crypto_scalarmult_ed25519_base_noclamp
 
@@ -41,7 +42,7 @@ from meshnet_events.envelope import (
 from meshnet_events.facts import ShardRegistered, ShardWithdrawn
 from meshnet_events.forms import MAX_INTEGER
 from meshnet_events.gate import Gate
-from meshnet_events.keys import encode_public
+from meshnet_events.keys import EventKey, encode_public
 from meshnet_events.reasons import BROKEN_CHAIN, REPLAYED, Refusal
 from meshnet_events.screened import Event, follow
 
@@ -801,6 +802,22 @@ def test_forgetting_changes_no_answer_and_bounds_what_is_kept(monkeypatch):
     for index in range(20):
         gate.screen(registered(b'{"x":%d}' % index), SUBJECT)
         assert len(gate._identities) <= 2_000 // 256, "small ones are not free"
+
+
+def test_what_issuers_hold_is_forgotten_with_the_rest(monkeypatch):
+    monkeypatch.setattr(gate_module, "_MAX_IDENTITY_BYTES", 5_000)
+    gate = Gate(REALM)
+    fact = golden.FACTS["io.meshnet.shard.registered.v1"]
+    for index in range(20):
+        key = EventKey(bytes([index]) * 32)
+        block = msgspec.Raw(b'{"x":"%b","y":%d}' % (b"z" * 900, index))
+        body = sign_event(
+            msgspec.structs.replace(fact, identity=block),
+            key=key, realm=REALM, after=ChainHead(), time_ms=0, chance=bytes(10),
+        ).body  # fmt: skip
+        assert isinstance(gate.screen(body, subjects.event(REALM, key.public)).result, Event)
+        held = {id(one.identity): one.identity for one in gate._issuers.values()}
+        assert sum(map(len, held.values())) <= 5_000
 
 
 def test_forgetting_issuers_changes_no_answer(monkeypatch):
