@@ -10,18 +10,14 @@ else, so it is no event, enters no log and changes no digest. For example:
 not matter to a reader. Left out: how often it is sent, and for how long one counts.
 """
 
-import re
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
 
-from meshnet_events.forms import SHARD_ID_PATTERN, UUID_PATTERN, ShardId, Uuid
+from meshnet_events.forms import SHARD_ID_PATTERN, ShardId, Uuid, is_shard_id, is_uuid
 
 MAX_PRESENCE = 4_096
-
-_is_uuid = re.compile(UUID_PATTERN).fullmatch
-_is_shard_id = re.compile(SHARD_ID_PATTERN).fullmatch
 
 
 class Presence(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -32,9 +28,9 @@ class Presence(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     shards: tuple[ShardId, ...]
 
     def __post_init__(self) -> None:
-        if not _is_uuid(self.boot_id):
+        if not is_uuid(self.boot_id):
             raise ValueError("boot_id: expected a UUID")
-        if not all(map(_is_shard_id, self.shards)):
+        if not all(map(is_shard_id, self.shards)):
             raise ValueError(f"shards: expected {SHARD_ID_PATTERN} each")
 
 

@@ -52,8 +52,9 @@ def test_the_operators_seed_is_readable_by_its_owner_alone_and_the_profile_does_
     assert tomllib.loads(profile)["operator"] == said["operator"]
 
 
-def test_a_person_is_told_the_operator_key_on_one_line_and_what_to_try_next(meshnet):
-    process = meshnet.start("up", "--dir", "a-realm-in-a-folder-with-a-rather-long-name")
+def told_by_up(meshnet, directory):
+    """What `meshnet up` tells a person until it is ready; then it is ended."""
+    process = meshnet.start("up", "--dir", directory)
     out = meshnet.home / "up.out"
     try:
         for _ in range(1000):
@@ -63,9 +64,14 @@ def test_a_person_is_told_the_operator_key_on_one_line_and_what_to_try_next(mesh
             time.sleep(0.02)
     finally:
         end(process)
-    (line,) = [line for line in out.read_text().splitlines() if line.startswith("operator key ")]
+    return out.read_text()
+
+
+def test_a_person_is_told_the_operator_key_on_one_line_and_what_to_try_next(meshnet):
+    told = told_by_up(meshnet, "a-realm-in-a-folder-with-a-rather-long-name")
+    (line,) = [line for line in told.splitlines() if line.startswith("operator key ")]
     assert len(line) == len("operator key ") + 56
-    assert "meshnet node init" in out.read_text()
+    assert "meshnet node init" in told
 
 
 def test_a_second_one_in_the_same_directory_is_refused_while_the_first_is_up(meshnet):
@@ -163,15 +169,6 @@ def test_another_profile_of_the_same_directory_does_not_move_the_port(meshnet):
 def test_up_again_proposes_to_look_and_not_to_begin_anew(meshnet):
     _, process = meshnet.up()
     end(process)
-    process = meshnet.start("up", "--dir", "realm")
-    out = meshnet.home / "up.out"
-    try:
-        for _ in range(1000):
-            if "Ctrl-C stops it" in out.read_text():
-                break
-            assert process.poll() is None
-            time.sleep(0.02)
-    finally:
-        end(process)
-    assert "meshnet log" in out.read_text()
-    assert "node init" not in out.read_text()
+    told = told_by_up(meshnet, "realm")
+    assert "meshnet log" in told
+    assert "node init" not in told
