@@ -3,6 +3,7 @@
     mesh.<realm>.evt.<issuer>        events, the only subjects in the realm's stream
     mesh.<realm>.live.<issuer>       the stream's republish: a wake-up, never evidence
     mesh.<realm>.presence.<issuer>   liveness, outside the log
+    mesh.<realm>.api.<name>          what a tracker is asked: `queries`
     MESH_<realm>                     the stream
 
 A realm matches `[a-z][a-z0-9-]{0,31}`, so it can hold neither a dot nor a wildcard.
@@ -47,3 +48,8 @@ def live(realm: str, issuer: str) -> str:
 def presence(realm: str, issuer: str) -> str:
     """Where `issuer` says that it is alive."""
     return f"mesh.{realm}.presence.{issuer}"
+
+
+def query(realm: str, name: str) -> str:
+    """Where a tracker is asked the query called `name`."""
+    return f"mesh.{realm}.api.{name}"

@@ -1,6 +1,6 @@
-"""Generate `shard_runtime_pb2.py` and its stub from `shard_runtime.proto`.
+"""Generate the code of `shard_runtime.proto`: messages, service, and the stubs of both.
 
-    python -m meshnet_proto.generate          write both beside the .proto file
+    python -m meshnet_proto.generate          write it beside the .proto file
     python -m meshnet_proto.generate --check  exit 1 and name the files that differ; write nothing
 
 It needs the `dev` extra: grpcio-tools carries the compiler, mypy-protobuf writes the stub. The code
@@ -17,7 +17,12 @@ from importlib import resources
 from pathlib import Path
 
 PROTO = "meshnet_proto/shard_runtime.proto"
-GENERATED = ("shard_runtime_pb2.py", "shard_runtime_pb2.pyi")
+GENERATED = (
+    "shard_runtime_pb2.py",
+    "shard_runtime_pb2.pyi",
+    "shard_runtime_pb2_grpc.py",
+    "shard_runtime_pb2_grpc.pyi",
+)
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -28,14 +33,17 @@ def generate(directory: Path) -> dict[str, str]:
     Raises ImportError without grpcio-tools and RuntimeError when the compiler refuses.
     """
     protoc = importlib.import_module("grpc_tools.protoc")  # it has no type information
-    stubs = Path(sys.executable).with_name("protoc-gen-mypy")
+    stubs = Path(sys.executable).parent
     arguments = [
         "protoc",
         f"--proto_path={_PACKAGE.parent}",
         f"--proto_path={resources.files('grpc_tools') / '_proto'}",
-        f"--plugin=protoc-gen-mypy={stubs}",
+        f"--plugin=protoc-gen-mypy={stubs / 'protoc-gen-mypy'}",
+        f"--plugin=protoc-gen-mypy_grpc={stubs / 'protoc-gen-mypy_grpc'}",
         f"--python_out={directory}",
         f"--mypy_out=quiet:{directory}",
+        f"--grpc_python_out={directory}",
+        f"--mypy_grpc_out=quiet,only_async:{directory}",
         PROTO,
     ]
     status = protoc.main(arguments)

@@ -3,13 +3,37 @@
 isort:skip_file
 What two shards of one route say to each other before and while they compute.
 
+A route is a driver and one or more hops. The driver opens a session at the first hop, each hop
+opens the next, so every stream has two ends: a *caller* (the driver, or the hop before) and a
+*responder*. Token ids or activations go down the route, tokens come back up the same way.
+
+  responder                          caller
+  SessionChallenge          ->                        who I am, my nonce
+                            <-  SessionOpen           who I am, my nonce and proof, what I ask
+  SessionAccepted           ->                        my proof; we compute the same thing
+  SessionReady              ->                        so does every hop after me
+                            <-  Prompt                (driver to first hop, if it has no tokenizer)
+  Tokens                    ->                        the prompt as ids
+                            <-  Tokens | Activations  the next positions
+  Tokens                    ->                        the token after them, where one was asked for
+                            <-  SessionFinish         nothing more is to be computed
+  HopReports                ->                        what every hop saw
+                            <-  Evidence              the driver's account of it
+  Attestations              ->                        who attested that, and who did not, and why
+
+A session ends after Attestations, when either side closes the stream, or with ShardError, which
+is always the responder's last frame. The order above is the only one; Tokens and Activations may
+come many times. A caller may close the stream whenever it likes: everything is freed then.
+
 Rules: an identity on this wire is a claim to be compared, never a value to be adopted; a member
 that is absent is an empty text, which no identity accepts, so leaving one out is a refusal and
 never a default. Numbers and names of members are never reused.
 """
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
@@ -21,6 +45,32 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _SessionPurpose:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _SessionPurposeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_SessionPurpose.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    SESSION_PURPOSE_UNSPECIFIED: _SessionPurpose.ValueType  # 0
+    SESSION_PURPOSE_SERVE: _SessionPurpose.ValueType  # 1
+    """Tokens for a user: the recipe must be certified."""
+    SESSION_PURPOSE_CERTIFY: _SessionPurpose.ValueType  # 2
+    """A forward to be attested: the driver must be a node of the realm."""
+    SESSION_PURPOSE_HANDSHAKE: _SessionPurpose.ValueType  # 3
+    """Nothing is computed: two neighbours try whether they still refuse each other."""
+
+class SessionPurpose(_SessionPurpose, metaclass=_SessionPurposeEnumTypeWrapper):
+    """What a session is for. It decides what a hop asks its tracker before it takes part."""
+
+SESSION_PURPOSE_UNSPECIFIED: SessionPurpose.ValueType  # 0
+SESSION_PURPOSE_SERVE: SessionPurpose.ValueType  # 1
+"""Tokens for a user: the recipe must be certified."""
+SESSION_PURPOSE_CERTIFY: SessionPurpose.ValueType  # 2
+"""A forward to be attested: the driver must be a node of the realm."""
+SESSION_PURPOSE_HANDSHAKE: SessionPurpose.ValueType  # 3
+"""Nothing is computed: two neighbours try whether they still refuse each other."""
+Global___SessionPurpose: _TypeAlias = SessionPurpose  # noqa: Y015
 
 class _ErrorCode:
     ValueType = _typing.NewType("ValueType", _builtins.int)
@@ -36,19 +86,23 @@ class _ErrorCodeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ErrorCode.V
     ERROR_CODE_STALE_BOOT: _ErrorCode.ValueType  # 3
     """The session names a boot of this node, or of the caller, that is no longer the current one."""
     ERROR_CODE_STALE_EPOCH: _ErrorCode.ValueType  # 4
-    """A newer epoch of this session has been opened."""
+    """A newer epoch of this session has been opened, or this epoch before."""
     ERROR_CODE_BAD_PROOF: _ErrorCode.ValueType  # 5
     """The peer did not prove the key it speaks for."""
     ERROR_CODE_UNKNOWN_PEER: _ErrorCode.ValueType  # 6
-    """The tracker does not list the next hop's claim under this recipe."""
+    """The tracker does not list the peer's claim under this recipe."""
     ERROR_CODE_HOP_LOST: _ErrorCode.ValueType  # 7
     """Another hop of the session failed or went away."""
     ERROR_CODE_PROTOCOL_VIOLATION: _ErrorCode.ValueType  # 8
     """A frame that has no place here: out of order, of the wrong shape, or not readable."""
     ERROR_CODE_UNAVAILABLE: _ErrorCode.ValueType  # 9
-    """No session can be taken now: starting, stopping or full."""
+    """No session can be taken now: starting, stopping or full, or the tracker cannot be asked."""
     ERROR_CODE_INTERNAL: _ErrorCode.ValueType  # 10
     """This side failed; the detail says where."""
+    ERROR_CODE_NOT_CERTIFIED: _ErrorCode.ValueType  # 11
+    """The recipe does not serve: it is dark, revoked or unknown to the tracker."""
+    ERROR_CODE_TIMED_OUT: _ErrorCode.ValueType  # 12
+    """Nothing was heard for too long."""
 
 class ErrorCode(_ErrorCode, metaclass=_ErrorCodeEnumTypeWrapper):
     """Why a session was refused or ended."""
@@ -61,20 +115,112 @@ ERROR_CODE_RANGE_MISMATCH: ErrorCode.ValueType  # 2
 ERROR_CODE_STALE_BOOT: ErrorCode.ValueType  # 3
 """The session names a boot of this node, or of the caller, that is no longer the current one."""
 ERROR_CODE_STALE_EPOCH: ErrorCode.ValueType  # 4
-"""A newer epoch of this session has been opened."""
+"""A newer epoch of this session has been opened, or this epoch before."""
 ERROR_CODE_BAD_PROOF: ErrorCode.ValueType  # 5
 """The peer did not prove the key it speaks for."""
 ERROR_CODE_UNKNOWN_PEER: ErrorCode.ValueType  # 6
-"""The tracker does not list the next hop's claim under this recipe."""
+"""The tracker does not list the peer's claim under this recipe."""
 ERROR_CODE_HOP_LOST: ErrorCode.ValueType  # 7
 """Another hop of the session failed or went away."""
 ERROR_CODE_PROTOCOL_VIOLATION: ErrorCode.ValueType  # 8
 """A frame that has no place here: out of order, of the wrong shape, or not readable."""
 ERROR_CODE_UNAVAILABLE: ErrorCode.ValueType  # 9
-"""No session can be taken now: starting, stopping or full."""
+"""No session can be taken now: starting, stopping or full, or the tracker cannot be asked."""
 ERROR_CODE_INTERNAL: ErrorCode.ValueType  # 10
 """This side failed; the detail says where."""
+ERROR_CODE_NOT_CERTIFIED: ErrorCode.ValueType  # 11
+"""The recipe does not serve: it is dark, revoked or unknown to the tracker."""
+ERROR_CODE_TIMED_OUT: ErrorCode.ValueType  # 12
+"""Nothing was heard for too long."""
 Global___ErrorCode: _TypeAlias = ErrorCode  # noqa: Y015
+
+@_typing.final
+class CallerFrame(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPEN_FIELD_NUMBER: _builtins.int
+    PROMPT_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    ACTIVATIONS_FIELD_NUMBER: _builtins.int
+    FINISH_FIELD_NUMBER: _builtins.int
+    EVIDENCE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def open(self) -> Global___SessionOpen: ...
+    @_builtins.property
+    def prompt(self) -> Global___Prompt: ...
+    @_builtins.property
+    def tokens(self) -> Global___Tokens: ...
+    @_builtins.property
+    def activations(self) -> Global___Activations: ...
+    @_builtins.property
+    def finish(self) -> Global___SessionFinish: ...
+    @_builtins.property
+    def evidence(self) -> Global___Evidence: ...
+    def __init__(
+        self,
+        *,
+        open: Global___SessionOpen | None = ...,
+        prompt: Global___Prompt | None = ...,
+        tokens: Global___Tokens | None = ...,
+        activations: Global___Activations | None = ...,
+        finish: Global___SessionFinish | None = ...,
+        evidence: Global___Evidence | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["activations", b"activations", "evidence", b"evidence", "finish", b"finish", "frame", b"frame", "open", b"open", "prompt", b"prompt", "tokens", b"tokens"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["activations", b"activations", "evidence", b"evidence", "finish", b"finish", "frame", b"frame", "open", b"open", "prompt", b"prompt", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["open", "prompt", "tokens", "activations", "finish", "evidence"]  # noqa: Y015
+    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
+
+Global___CallerFrame: _TypeAlias = CallerFrame  # noqa: Y015
+
+@_typing.final
+class ResponderFrame(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHALLENGE_FIELD_NUMBER: _builtins.int
+    ACCEPTED_FIELD_NUMBER: _builtins.int
+    READY_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    REPORTS_FIELD_NUMBER: _builtins.int
+    ATTESTATIONS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def challenge(self) -> Global___SessionChallenge: ...
+    @_builtins.property
+    def accepted(self) -> Global___SessionAccepted: ...
+    @_builtins.property
+    def ready(self) -> Global___SessionReady: ...
+    @_builtins.property
+    def tokens(self) -> Global___Tokens: ...
+    @_builtins.property
+    def reports(self) -> Global___HopReports: ...
+    @_builtins.property
+    def attestations(self) -> Global___Attestations: ...
+    @_builtins.property
+    def error(self) -> Global___ShardError: ...
+    def __init__(
+        self,
+        *,
+        challenge: Global___SessionChallenge | None = ...,
+        accepted: Global___SessionAccepted | None = ...,
+        ready: Global___SessionReady | None = ...,
+        tokens: Global___Tokens | None = ...,
+        reports: Global___HopReports | None = ...,
+        attestations: Global___Attestations | None = ...,
+        error: Global___ShardError | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "attestations", b"attestations", "challenge", b"challenge", "error", b"error", "frame", b"frame", "ready", b"ready", "reports", b"reports", "tokens", b"tokens"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "attestations", b"attestations", "challenge", b"challenge", "error", b"error", "frame", b"frame", "ready", b"ready", "reports", b"reports", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_frame: _TypeAlias = _typing.Literal["challenge", "accepted", "ready", "tokens", "reports", "attestations", "error"]  # noqa: Y015
+    _WhichOneofArgType_frame: _TypeAlias = _typing.Literal["frame", b"frame"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_frame) -> _WhichOneofReturnType_frame | None: ...
+
+Global___ResponderFrame: _TypeAlias = ResponderFrame  # noqa: Y015
 
 @_typing.final
 class Fingerprint(_message.Message):
@@ -138,6 +284,455 @@ class ShardRange(_message.Message):
 Global___ShardRange: _TypeAlias = ShardRange  # noqa: Y015
 
 @_typing.final
+class SessionChallenge(_message.Message):
+    """The responder's first frame, sent before it has heard anything."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    NONCE_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    """The responder's NKey public key (U…)."""
+    nonce: _builtins.bytes
+    """32 bytes of chance, new for every session."""
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        nonce: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "nonce", b"nonce"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SessionChallenge: _TypeAlias = SessionChallenge  # noqa: Y015
+
+@_typing.final
+class NextHop(_message.Message):
+    """One hop of the route that comes after the responder."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NODE_FIELD_NUMBER: _builtins.int
+    BOOT_ID_FIELD_NUMBER: _builtins.int
+    SHARD_ID_FIELD_NUMBER: _builtins.int
+    ENDPOINT_FIELD_NUMBER: _builtins.int
+    RANGE_FIELD_NUMBER: _builtins.int
+    node: _builtins.str
+    boot_id: _builtins.str
+    shard_id: _builtins.str
+    endpoint: _builtins.str
+    """grpc://host:port or grpcs://host:port. The responder goes by its tracker's, if they differ."""
+    @_builtins.property
+    def range(self) -> Global___ShardRange:
+        """The layers this hop is to compute."""
+
+    def __init__(
+        self,
+        *,
+        node: _builtins.str = ...,
+        boot_id: _builtins.str = ...,
+        shard_id: _builtins.str = ...,
+        endpoint: _builtins.str = ...,
+        range: Global___ShardRange | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["range", b"range"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "endpoint", b"endpoint", "node", b"node", "range", b"range", "shard_id", b"shard_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___NextHop: _TypeAlias = NextHop  # noqa: Y015
+
+@_typing.final
+class SessionOpen(_message.Message):
+    """The caller's first frame. The proof is made by `key` as described in meshnet_events.session."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REALM_FIELD_NUMBER: _builtins.int
+    PURPOSE_FIELD_NUMBER: _builtins.int
+    ROUTE_SESSION_ID_FIELD_NUMBER: _builtins.int
+    ROUTE_EPOCH_FIELD_NUMBER: _builtins.int
+    HOP_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    NONCE_FIELD_NUMBER: _builtins.int
+    PROOF_FIELD_NUMBER: _builtins.int
+    CALLER_BOOT_ID_FIELD_NUMBER: _builtins.int
+    RESPONDER_BOOT_ID_FIELD_NUMBER: _builtins.int
+    FINGERPRINT_FIELD_NUMBER: _builtins.int
+    SHARD_ID_FIELD_NUMBER: _builtins.int
+    RANGE_FIELD_NUMBER: _builtins.int
+    HOPS_AFTER_FIELD_NUMBER: _builtins.int
+    realm: _builtins.str
+    purpose: Global___SessionPurpose.ValueType
+    route_session_id: _builtins.str
+    """1 to 128 characters, the same for every hop."""
+    route_epoch: _builtins.int
+    hop: _builtins.int
+    """Which hop of the route the responder is, from 0."""
+    key: _builtins.str
+    nonce: _builtins.bytes
+    proof: _builtins.bytes
+    caller_boot_id: _builtins.str
+    """UUIDs of the two processes. The driver makes one up for itself."""
+    responder_boot_id: _builtins.str
+    shard_id: _builtins.str
+    """Which of the responder's shards is meant, and which of its layers it is to compute."""
+    @_builtins.property
+    def fingerprint(self) -> Global___Fingerprint:
+        """What the caller computes or, of a driver, asks to be computed."""
+
+    @_builtins.property
+    def range(self) -> Global___ShardRange: ...
+    @_builtins.property
+    def hops_after(self) -> _containers.RepeatedCompositeFieldContainer[Global___NextHop]: ...
+    def __init__(
+        self,
+        *,
+        realm: _builtins.str = ...,
+        purpose: Global___SessionPurpose.ValueType = ...,
+        route_session_id: _builtins.str = ...,
+        route_epoch: _builtins.int = ...,
+        hop: _builtins.int = ...,
+        key: _builtins.str = ...,
+        nonce: _builtins.bytes = ...,
+        proof: _builtins.bytes = ...,
+        caller_boot_id: _builtins.str = ...,
+        responder_boot_id: _builtins.str = ...,
+        fingerprint: Global___Fingerprint | None = ...,
+        shard_id: _builtins.str = ...,
+        range: Global___ShardRange | None = ...,
+        hops_after: _abc.Iterable[Global___NextHop] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint", "range", b"range"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["caller_boot_id", b"caller_boot_id", "fingerprint", b"fingerprint", "hop", b"hop", "hops_after", b"hops_after", "key", b"key", "nonce", b"nonce", "proof", b"proof", "purpose", b"purpose", "range", b"range", "realm", b"realm", "responder_boot_id", b"responder_boot_id", "route_epoch", b"route_epoch", "route_session_id", b"route_session_id", "shard_id", b"shard_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SessionOpen: _TypeAlias = SessionOpen  # noqa: Y015
+
+@_typing.final
+class Responder(_message.Message):
+    """Who the responder is and what it computes, with the proof that it was there."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BOOT_ID_FIELD_NUMBER: _builtins.int
+    FINGERPRINT_FIELD_NUMBER: _builtins.int
+    PROOF_FIELD_NUMBER: _builtins.int
+    boot_id: _builtins.str
+    proof: _builtins.bytes
+    @_builtins.property
+    def fingerprint(self) -> Global___Fingerprint: ...
+    def __init__(
+        self,
+        *,
+        boot_id: _builtins.str = ...,
+        fingerprint: Global___Fingerprint | None = ...,
+        proof: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["fingerprint", b"fingerprint"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "fingerprint", b"fingerprint", "proof", b"proof"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Responder: _TypeAlias = Responder  # noqa: Y015
+
+@_typing.final
+class SessionAccepted(_message.Message):
+    """The two neighbours compute the same thing."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RESPONDER_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def responder(self) -> Global___Responder: ...
+    def __init__(
+        self,
+        *,
+        responder: Global___Responder | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["responder", b"responder"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["responder", b"responder"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SessionAccepted: _TypeAlias = SessionAccepted  # noqa: Y015
+
+@_typing.final
+class SessionReady(_message.Message):
+    """Every hop from the responder on is ready."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MAX_POSITIONS_FIELD_NUMBER: _builtins.int
+    MAX_POSITIONS_PER_FRAME_FIELD_NUMBER: _builtins.int
+    END_TOKENS_FIELD_NUMBER: _builtins.int
+    max_positions: _builtins.int
+    """Most positions that may go in, the least of all hops."""
+    max_positions_per_frame: _builtins.int
+    """Most positions that one frame may bring, the least of all hops."""
+    @_builtins.property
+    def end_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Token ids after which a text is over, as the responder's files say."""
+
+    def __init__(
+        self,
+        *,
+        max_positions: _builtins.int = ...,
+        max_positions_per_frame: _builtins.int = ...,
+        end_tokens: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_tokens", b"end_tokens", "max_positions", b"max_positions", "max_positions_per_frame", b"max_positions_per_frame"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SessionReady: _TypeAlias = SessionReady  # noqa: Y015
+
+@_typing.final
+class Prompt(_message.Message):
+    """A text to be turned into token ids by the first hop, which holds the model's tokenizer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: _builtins.int
+    text: _builtins.str
+    def __init__(
+        self,
+        *,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Prompt: _TypeAlias = Prompt  # noqa: Y015
+
+@_typing.final
+class Tokens(_message.Message):
+    """Down the route: the next positions. Up the route: the ids of a prompt, or the next token."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POSITION_FIELD_NUMBER: _builtins.int
+    IDS_FIELD_NUMBER: _builtins.int
+    SAMPLE_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    position: _builtins.int
+    """The position of the first of them, counted from 0."""
+    sample: _builtins.bool
+    """Down: whether the token after the last of them is asked for."""
+    text: _builtins.bytes
+    """Up: what the token adds to the text, in UTF-8 that is whole only with its neighbours."""
+    @_builtins.property
+    def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        position: _builtins.int = ...,
+        ids: _abc.Iterable[_builtins.int] | None = ...,
+        sample: _builtins.bool = ...,
+        text: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["ids", b"ids", "position", b"position", "sample", b"sample", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Tokens: _TypeAlias = Tokens  # noqa: Y015
+
+@_typing.final
+class Activations(_message.Message):
+    """Activations of the next positions as they left the layers before, row-major little-endian in the
+    recipe's activation dtype, nothing between.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POSITION_FIELD_NUMBER: _builtins.int
+    COUNT_FIELD_NUMBER: _builtins.int
+    SAMPLE_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    position: _builtins.int
+    count: _builtins.int
+    sample: _builtins.bool
+    data: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        position: _builtins.int = ...,
+        count: _builtins.int = ...,
+        sample: _builtins.bool = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["count", b"count", "data", b"data", "position", b"position", "sample", b"sample"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Activations: _TypeAlias = Activations  # noqa: Y015
+
+@_typing.final
+class SessionFinish(_message.Message):
+    """Nothing more is to be computed: say what was seen."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SessionFinish: _TypeAlias = SessionFinish  # noqa: Y015
+
+@_typing.final
+class HopReport(_message.Message):
+    """What one hop saw, in SHA-256 (64 lowercase hex digits) as the fact forward.attested defines them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOP_FIELD_NUMBER: _builtins.int
+    IN_DIGEST_FIELD_NUMBER: _builtins.int
+    OUT_DIGEST_FIELD_NUMBER: _builtins.int
+    TOKENS_GENERATED_FIELD_NUMBER: _builtins.int
+    SYNTHETIC_FIELD_NUMBER: _builtins.int
+    hop: _builtins.int
+    in_digest: _builtins.str
+    out_digest: _builtins.str
+    tokens_generated: _builtins.int
+    synthetic: _builtins.bool
+    """A backend that computes no model says so."""
+    def __init__(
+        self,
+        *,
+        hop: _builtins.int = ...,
+        in_digest: _builtins.str = ...,
+        out_digest: _builtins.str = ...,
+        tokens_generated: _builtins.int = ...,
+        synthetic: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hop", b"hop", "in_digest", b"in_digest", "out_digest", b"out_digest", "synthetic", b"synthetic", "tokens_generated", b"tokens_generated"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HopReport: _TypeAlias = HopReport  # noqa: Y015
+
+@_typing.final
+class HopReports(_message.Message):
+    """Those of the responder and of every hop after it, in order."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPORTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def reports(self) -> _containers.RepeatedCompositeFieldContainer[Global___HopReport]: ...
+    def __init__(
+        self,
+        *,
+        reports: _abc.Iterable[Global___HopReport] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["reports", b"reports"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HopReports: _TypeAlias = HopReports  # noqa: Y015
+
+@_typing.final
+class Evidence(_message.Message):
+    """The canonical JSON of the fact's `evidence`. Every participant attests these bytes or none."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVIDENCE_FIELD_NUMBER: _builtins.int
+    evidence: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        evidence: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["evidence", b"evidence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Evidence: _TypeAlias = Evidence  # noqa: Y015
+
+@_typing.final
+class Attestation(_message.Message):
+    """Whether one hop attested."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOP_FIELD_NUMBER: _builtins.int
+    ATTESTED_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    hop: _builtins.int
+    attested: _builtins.bool
+    detail: _builtins.str
+    """When it did not: why."""
+    sequence: _builtins.int
+    """When it did: where its event is stored, 0 if it is not known to be stored yet."""
+    def __init__(
+        self,
+        *,
+        hop: _builtins.int = ...,
+        attested: _builtins.bool = ...,
+        detail: _builtins.str = ...,
+        sequence: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attested", b"attested", "detail", b"detail", "hop", b"hop", "sequence", b"sequence"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Attestation: _TypeAlias = Attestation  # noqa: Y015
+
+@_typing.final
+class Attestations(_message.Message):
+    """Those of the responder and of every hop after it, in order."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTESTATIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def attestations(self) -> _containers.RepeatedCompositeFieldContainer[Global___Attestation]: ...
+    def __init__(
+        self,
+        *,
+        attestations: _abc.Iterable[Global___Attestation] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attestations", b"attestations"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Attestations: _TypeAlias = Attestations  # noqa: Y015
+
+@_typing.final
 class ShardError(_message.Message):
     """The last frame of a session that did not succeed."""
 
@@ -146,22 +741,34 @@ class ShardError(_message.Message):
     CODE_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
     RETRYABLE_FIELD_NUMBER: _builtins.int
+    RESPONDER_FIELD_NUMBER: _builtins.int
+    HOP_FIELD_NUMBER: _builtins.int
     code: Global___ErrorCode.ValueType
     detail: _builtins.str
     """For people: what was checked, found and expected. It echoes no payload."""
     retryable: _builtins.bool
     """Whether the same request may succeed later without anything being reconfigured."""
+    hop: _builtins.int
+    """Which hop failed, where it is not the responder itself."""
+    @_builtins.property
+    def responder(self) -> Global___Responder:
+        """With ERROR_CODE_FINGERPRINT_MISMATCH: what the responder computes, and its proof."""
+
     def __init__(
         self,
         *,
         code: Global___ErrorCode.ValueType = ...,
         detail: _builtins.str = ...,
         retryable: _builtins.bool = ...,
+        responder: Global___Responder | None = ...,
+        hop: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_hop", b"_hop", "hop", b"hop", "responder", b"responder"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "detail", b"detail", "retryable", b"retryable"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_hop", b"_hop", "code", b"code", "detail", b"detail", "hop", b"hop", "responder", b"responder", "retryable", b"retryable"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__hop: _TypeAlias = _typing.Literal["hop"]  # noqa: Y015
+    _WhichOneofArgType__hop: _TypeAlias = _typing.Literal["_hop", b"_hop"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__hop) -> _WhichOneofReturnType__hop | None: ...
 
 Global___ShardError: _TypeAlias = ShardError  # noqa: Y015

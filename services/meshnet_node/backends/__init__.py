@@ -1,0 +1,216 @@
+"""Backends: what computes layers. The interface, and how one is found.
+
+A `Backend` loads a range of layers into a `LoadedShard`; a shard opens a `Slot` for each sequence it
+works on, which holds that sequence's KV cache; a slot is given token ids or activations and gives
+activations or the next token. What comes in and goes out are bytes and integers, so a backend need
+not know numpy, and the wire not know a backend.
+
+    backend = find_backend("reference-numpy")
+    shard = backend.load([path], start=0, end=9, device="cpu")
+    with closing(shard.open(0, 9)) as slot:
+        step = slot.forward_tokens((2, 651, 1437), sample=False)
+        step.activations          # 3 positions, row-major little-endian, in shard.axes' activation_dtype
+
+Rules
+
+- A backend states what it *runs*, found out after its own initialisation: `LoadedShard.axes` and
+  `runtime_version` are compared with what the recipe declares, and a difference is a refusal. It
+  never repeats a declaration back.
+- The same calls give the same bytes, whatever other slots do meanwhile and wherever the layers are
+  cut: identical at every seam, or certification is worth nothing.
+- Calls block and may come from any thread, one at a time for each shard.
+- A backend that computes no model says so with `synthetic`. Nothing it does certifies.
+
+Found by entry point: a package that offers one declares, under its `backend_id`, something that gives
+a `Backend` when called without arguments:
+
+    [project.entry-points."meshnet.backends"]
+    acme-cuda = "acme_cuda.meshnet:AcmeBackend"
+"""
+
+from collections.abc import Mapping, Sequence
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from typing import Protocol
+
+from msgspec import Struct
+
+ENTRY_POINTS = "meshnet.backends"
+
+
+class BackendError(Exception):
+    """A backend cannot do what was asked. The message says what was found and what to do."""
+
+
+class NotFinite(BackendError):
+    """A forward gave a number that is none (NaN or an infinity)."""
+
+
+class ContextFull(BackendError):
+    """A slot has no room for as many positions."""
+
+
+class NoTokenizer(BackendError):
+    """Text cannot be turned into token ids here; ids can be computed all the same."""
+
+
+class Step(Struct, frozen=True):
+    """What one forward gave.
+
+    `activations` are of every position that went in, row-major little-endian in the shard's
+    `activation_dtype`; empty at the last layer. There, if a token was asked for, `token` is the
+    most likely next one (of equals the smallest id) and `logits` are those it was chosen by:
+    float32 little-endian, one for each token of the vocabulary.
+    """
+
+    activations: bytes = b""
+    token: int | None = None
+    logits: memoryview | None = None
+
+
+class Slot(Protocol):
+    """One sequence on its way through the layers `[start, end)`, with its KV cache."""
+
+    @property
+    def position(self) -> int:
+        """How many positions have gone in so far."""
+
+    def forward_tokens(self, ids: Sequence[int], *, sample: bool) -> Step:
+        """Compute the next positions from token ids; only where the slot starts at layer 0.
+
+        `sample` asks for the token after the last of them; it means nothing before the last layer.
+        Raises `ContextFull`, `NotFinite`, and ValueError for no ids or an id outside the vocabulary.
+        """
+
+    def forward_activations(self, activations: bytes, *, sample: bool) -> Step:
+        """Compute the next positions from activations; only where the slot starts above layer 0.
+
+        Raises as `forward_tokens`, and ValueError for bytes that are no whole number of positions.
+        """
+
+    def close(self) -> None:
+        """Give the KV cache back. Once is enough; twice does no harm."""
+
+
+class LoadedShard(Protocol):
+    """Layers `[start, end)` of one artifact, ready to compute."""
+
+    @property
+    def start(self) -> int:
+        """First layer held."""
+
+    @property
+    def end(self) -> int:
+        """First layer after those held."""
+
+    @property
+    def layer_count(self) -> int:
+        """Layers of the whole artifact."""
+
+    @property
+    def axes(self) -> Mapping[str, str]:
+        """What runs, by recipe axis, as it turned out after loading.
+
+        Every axis that is a text: `weight_quantization`, `activation_dtype`, `compute_dtype`,
+        `kv_dtype`, `kv_layout`, `tokenizer_revision` (left out when the files hold no tokenizer),
+        `architecture_adapter`, `backend_id` and `runtime_version`.
+        """
+
+    @property
+    def position_bytes(self) -> int:
+        """Size of one position's activations."""
+
+    @property
+    def vocabulary(self) -> int:
+        """How many token ids there are."""
+
+    @property
+    def context_length(self) -> int:
+        """Most positions of one slot."""
+
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        """Token ids after which a text is over."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the layers take up, without KV caches."""
+
+    def open(self, start: int, end: int, *, positions: int | None = None) -> Slot:
+        """Make a slot for layers `[start, end)`, all of them held.
+
+        `positions` bounds what will go in (at most and by default `context_length`), so that no
+        more is set aside. Raises ValueError for layers that are not held.
+        """
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Token ids of a prompt, with those that open one. Raises `NoTokenizer`."""
+
+    def decode(self, token: int) -> bytes:
+        """What a token adds to a text: UTF-8, whole only together with its neighbours.
+
+        Raises `NoTokenizer`.
+        """
+
+    def close(self) -> None:
+        """Give the layers back; slots that are open must be closed before."""
+
+
+class Backend(Protocol):
+    """Something that computes layers."""
+
+    @property
+    def backend_id(self) -> str:
+        """The recipe axis that names it."""
+
+    @property
+    def runtime_version(self) -> str:
+        """The version of what *runs*, asked of the running code itself."""
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether it computes no model."""
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """What it can compute on, the best first, like `cpu`."""
+
+    def load(self, files: Sequence[Path], *, start: int, end: int, device: str) -> LoadedShard:
+        """Load layers `[start, end)` from the files of one artifact, or of one cut.
+
+        Raises `BackendError` for a file it cannot read or an architecture it does not know.
+        """
+
+
+def available_backends() -> dict[str, EntryPoint]:
+    """Every backend that is installed, by its id; none is imported."""
+    return {point.name: point for point in entry_points(group=ENTRY_POINTS)}
+
+
+def find_backend(backend_id: str) -> Backend:
+    """The backend called `backend_id`.
+
+    Raises `BackendError` when there is none, when it cannot be imported, or when it is another one
+    than its entry point says.
+    """
+    available = available_backends()
+    point = available.get(backend_id)
+    if point is None:
+        raise BackendError(
+            f"no backend {backend_id!r} is installed; there is: "
+            f"{', '.join(sorted(available)) or 'none'}. A backend comes with its package, as "
+            "reference-numpy with `pip install 'meshnet-registry[reference]'`"
+        )
+    try:
+        backend: Backend = point.load()()
+    except ImportError as error:
+        raise BackendError(
+            f"the backend {backend_id!r} ({point.value}) cannot be imported: {error}; install what "
+            "it needs"
+        ) from error
+    if backend.backend_id != backend_id:
+        raise BackendError(
+            f"the entry point {backend_id!r} gave the backend {backend.backend_id!r}; its package "
+            "must name both the same"
+        )
+    return backend
