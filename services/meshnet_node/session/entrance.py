@@ -1,0 +1,105 @@
+"""How a session begins at a hop: what is asked before it is accepted, in this order.
+
+    challenge out, open in      within a bound
+    form, realm, proof          `opening`: a stranger costs one signature check
+    boot, shard                 what this process is and holds
+    the caller                  `peers`: who it is, as the tracker knows it
+    fingerprint                 `handshake.compare`; both sides publish what came of it
+    range                       the layers asked for, and how the hops after go on
+    our own claim               `peers`: whether it may serve, or certify
+    epoch                       `node.Epochs`: a session's id and epoch are good for one forward
+
+Nothing is published about a driver: it is nobody's neighbour. A hop publishes only of a peer that
+proved its key and is a node of the realm in its current boot.
+"""
+
+import secrets
+from typing import NamedTuple, Protocol
+
+import anyio
+
+from meshnet_events.session import NONCE_BYTES
+from meshnet_node.handshake import compare
+from meshnet_node.session.failure import SessionFailed, violation
+from meshnet_node.session.link import Meeting
+from meshnet_node.session.node import Node, ServedShard
+from meshnet_node.session.opening import Opening, range_fault, read_opening
+from meshnet_node.session.peers import check_caller, check_status
+from meshnet_node.session.waiting import within
+from meshnet_proto import shard_runtime_pb2 as pb
+
+
+class Stream(Protocol):
+    """The caller's stream, as a hop sees it."""
+
+    async def receive(self) -> pb.CallerFrame | None:
+        """The next frame; None when the caller will send no more. Raises SessionFailed."""
+
+    async def send(self, frame: pb.ResponderFrame) -> None:
+        """Send a frame."""
+
+
+class CallerGone(Exception):
+    """The caller closed its end before the session was over."""
+
+
+class Entered(NamedTuple):
+    """A session that was accepted; the event is set when a newer epoch takes its place."""
+
+    opening: Opening
+    shard: ServedShard
+    superseded: anyio.Event
+
+
+async def enter(node: Node, stream: Stream) -> Entered:
+    """Everything up to `SessionAccepted`. Raises SessionFailed or CallerGone."""
+    nonce = secrets.token_bytes(NONCE_BYTES)
+    challenge = pb.SessionChallenge(key=node.key.public, nonce=nonce)
+    await stream.send(pb.ResponderFrame(challenge=challenge))
+    frame = await within(node.limits.open_timeout_s, stream.receive, "SessionOpen")
+    if frame is None:
+        raise CallerGone
+    if frame.WhichOneof("frame") != "open":
+        raise violation(f"{frame.WhichOneof('frame') or 'an unknown frame'}, expected open")
+    opening = read_opening(frame.open, realm=node.realm, key=node.key.public, nonce=nonce)
+    shard = _shard_of(node, opening)
+    await check_caller(node.registry, opening)
+    mismatches = compare(shard.identity, opening.presented)
+    if opening.is_between_neighbours:
+        meeting = Meeting(opening.terms, opening.presented, mismatches)
+        await node.report(meeting, "responder", shard)
+    responder = pb.Responder(
+        boot_id=node.boot_id,
+        fingerprint=shard.fingerprint.to_proto(),
+        proof=opening.terms.prove(node.key, "responder"),
+    )
+    if mismatches:
+        raise SessionFailed(
+            pb.ERROR_CODE_FINGERPRINT_MISMATCH,
+            "; ".join(mismatch.describe() for mismatch in mismatches),
+            responder=responder,
+        )
+    held = shard.loaded
+    fault = range_fault(opening, start=held.start, end=held.end, layer_count=held.layer_count)
+    if fault is not None:
+        raise SessionFailed(pb.ERROR_CODE_RANGE_MISMATCH, fault)
+    await check_status(node.registry, opening, node.key.public)
+    superseded = node.epochs.enter(*opening.session, opening.hop)
+    accepted = pb.SessionAccepted(responder=responder)
+    await stream.send(pb.ResponderFrame(accepted=accepted))
+    return Entered(opening, shard, superseded)
+
+
+def _shard_of(node: Node, opening: Opening) -> ServedShard:
+    asked = opening.terms.boots.responder
+    if asked != node.boot_id:
+        raise SessionFailed(
+            pb.ERROR_CODE_STALE_BOOT,
+            f"boot {asked} was asked for, this process is boot {node.boot_id}: plan the route anew",
+        )
+    shard = node.shards.get(opening.shard_id)
+    if shard is None:
+        raise SessionFailed(
+            pb.ERROR_CODE_RANGE_MISMATCH, f"no shard {opening.shard_id!r} is served here"
+        )
+    return shard

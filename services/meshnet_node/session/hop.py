@@ -1,0 +1,371 @@
+"""One session at one hop: opened, accepted, computed, reported, attested.
+
+`serve_session` is the whole of it, from challenge to end. What comes from the caller and from the
+next hop are events of one queue, taken one at a time, so that nothing here happens at once but the
+reading. Which frame may come when is a table (`_EXPECTED`); anything else ends the session. What a
+session holds (its slot, its link to the next hop) it gives back however it ends.
+
+    running     positions come from the caller, a token comes back for each that was asked for
+    finishing   the hops after are asked what they saw
+    reported    the driver may send its evidence
+    attesting   the hops after say whether they attested
+"""
+
+from collections.abc import Callable
+from contextlib import AsyncExitStack, closing
+from typing import Literal, NamedTuple, NoReturn, TypeVar
+
+import anyio
+import anyio.to_thread
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+from meshnet_node.backends import BackendError, ContextFull, NoTokenizer, Slot, Step
+from meshnet_node.forward import Digests, token_bytes
+from meshnet_node.session.entrance import CallerGone, Stream, enter
+from meshnet_node.session.failure import SessionFailed, violation
+from meshnet_node.session.link import Caller, Link, Meeting, Request, open_link
+from meshnet_node.session.node import Node, ServedShard
+from meshnet_node.session.opening import Opening
+from meshnet_node.session.peers import next_endpoint
+from meshnet_node.session.waiting import within
+from meshnet_node.session.witness import decide, declined
+from meshnet_proto import shard_runtime_pb2 as pb
+
+_T = TypeVar("_T")
+State = Literal["running", "finishing", "reported", "attesting", "ended"]
+Side = Literal["caller", "next"]
+
+_EXPECTED: dict[tuple[State, Side], frozenset[str]] = {
+    ("running", "caller"): frozenset(("prompt", "tokens", "activations", "finish")),
+    ("running", "next"): frozenset(("tokens",)),
+    ("finishing", "next"): frozenset(("reports",)),
+    ("reported", "caller"): frozenset(("evidence",)),
+    ("attesting", "next"): frozenset(("attestations",)),
+}
+"""Which frames may come, by state and from whom; `_on_<side>_<frame>` takes each."""
+
+
+class _Event(NamedTuple):
+    side: Side
+    what: pb.CallerFrame | pb.ResponderFrame | SessionFailed | None
+
+
+async def serve_session(node: Node, stream: Stream) -> None:
+    """Serve one session. Raises SessionFailed, for the caller to hear, or CallerGone."""
+    opening, shard, superseded = await enter(node, stream)
+    if opening.purpose == "handshake":
+        return
+    async with AsyncExitStack() as held:
+        link = await _open_next(node, opening, shard, held)
+        session = _Session(node, stream, opening, shard, link)
+        slot = shard.loaded.open(opening.start, opening.end, positions=await session.ready())
+        await session.run(held.enter_context(closing(slot)), superseded)
+
+
+async def _open_next(
+    node: Node, opening: Opening, shard: ServedShard, held: AsyncExitStack
+) -> Link | None:
+    """A link to the hop after, once its claim was looked at; None at the last hop."""
+    if not opening.after:
+        return None
+    following = opening.after[0]
+
+    async def met(meeting: Meeting) -> None:
+        await node.report(meeting, "initiator", shard)
+
+    caller = Caller(node.realm, node.key, node.boot_id, shard.fingerprint, node.tls)
+    try:
+        endpoint = await next_endpoint(node.registry, following, shard.fingerprint, opening.purpose)
+        request = Request(
+            purpose=opening.purpose,
+            route_session_id=opening.terms.route_session_id,
+            route_epoch=opening.terms.route_epoch,
+            hop=opening.hop + 1,
+            responder=following.at(endpoint),
+            after=opening.after[1:],
+        )
+        link = open_link(caller, request, met=met, timeout_s=node.limits.open_timeout_s)
+        return await held.enter_async_context(link)
+    except SessionFailed as failure:
+        raise failure.seen_from_before(opening.hop + 1) from failure
+
+
+class _Session:
+    """A session that was accepted, at a hop that has opened the next one."""
+
+    def __init__(
+        self, node: Node, stream: Stream, opening: Opening, shard: ServedShard, link: Link | None
+    ) -> None:
+        self._limits = node.limits
+        self._node = node
+        self._stream = stream
+        self._opening = opening
+        self._shard = shard
+        self._link = link
+        self._state: State = "running"
+        self._digests = Digests()
+        self._sampling = False
+        self._attestation: pb.Attestation | None = None
+        self._max_positions = min(node.limits.positions, shard.loaded.context_length)
+        self._max_frame = shard.positions_per_frame(node.limits.positions_per_frame)
+
+    async def ready(self) -> int:
+        """Wait until every hop after is ready and say so; how many positions may go in."""
+        if self._link is not None:
+            wait = self._link.receive
+            try:
+                frame = await within(
+                    self._limits.open_timeout_s, lambda: wait("ready"), "ready of the next hop"
+                )
+            except SessionFailed as failure:
+                raise self._next_failed(failure) from failure
+            self._max_positions = min(self._max_positions, frame.ready.max_positions)
+            self._max_frame = min(self._max_frame, frame.ready.max_positions_per_frame)
+        if not self._max_positions or not self._max_frame:
+            raise self._next_failed(violation("it is ready for no positions"))
+        loaded = self._shard.loaded
+        ready = pb.SessionReady(
+            max_positions=self._max_positions,
+            max_positions_per_frame=self._max_frame,
+            end_tokens=sorted(loaded.end_tokens),
+            vocabulary=loaded.vocabulary,
+        )
+        await self._up(pb.ResponderFrame(ready=ready))
+        return self._max_positions
+
+    async def run(self, slot: Slot, superseded: anyio.Event) -> None:
+        """Compute until the session is over. Raises SessionFailed or CallerGone."""
+        self._slot = slot
+        send, events = anyio.create_memory_object_stream[_Event](1)
+        try:
+            async with send, events, anyio.create_task_group() as tasks:
+                tasks.start_soon(self._read_caller, send)
+                if self._link is not None:
+                    tasks.start_soon(self._read_next, self._link, send)
+                tasks.start_soon(_end_when, superseded)
+                await self._work(events)
+                tasks.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            raise _sole(group) from None
+
+    async def _read_caller(self, events: MemoryObjectSendStream[_Event]) -> None:
+        while True:
+            frame = await self._stream.receive()
+            await events.send(_Event("caller", frame))
+            if frame is None:
+                return
+
+    async def _read_next(self, link: Link, events: MemoryObjectSendStream[_Event]) -> None:
+        try:
+            while True:
+                frame = await link.receive("tokens", "reports", "attestations")
+                await events.send(_Event("next", frame))
+        except SessionFailed as failure:
+            await events.send(_Event("next", failure))
+
+    async def _work(self, events: MemoryObjectReceiveStream[_Event]) -> None:
+        while self._state != "ended":
+            await self._take(await within(self._patience_s, events.receive, "frame"))
+
+    @property
+    def _patience_s(self) -> float:
+        """How long the next event may take: the caller has more time than a hop at work."""
+        if self._state == "attesting":
+            return self._limits.attest_timeout_s
+        is_callers_turn = self._state in {"running", "reported"} and not self._sampling
+        return self._limits.idle_timeout_s if is_callers_turn else self._limits.step_timeout_s
+
+    async def _take(self, event: _Event) -> None:
+        side, what = event
+        if what is None:
+            raise CallerGone
+        if isinstance(what, SessionFailed):
+            await self._lose(what)
+            return
+        kind = what.WhichOneof("frame") or "an unknown frame"
+        is_in_turn = side == "next" or not self._sampling
+        if not is_in_turn or kind not in _EXPECTED.get((self._state, side), ()):
+            fault = violation(f"{kind} while {self._state if is_in_turn else 'a token is due'}")
+            raise fault if side == "caller" else self._next_failed(fault)
+        await getattr(self, f"_on_{side}_{kind}")(getattr(what, kind))
+
+    # -- computing -------------------------------------------------------------------------------
+
+    async def _on_caller_prompt(self, frame: pb.Prompt) -> None:
+        if self._opening.hop:
+            raise violation("prompt: only the first hop takes text")
+        most = self._limits.prompt_characters
+        if not 0 < len(frame.text) <= most:
+            raise violation(f"prompt: {len(frame.text)} characters, expected 1 to {most}")
+        ids = await self._call(lambda: self._shard.loaded.encode(frame.text))
+        await self._up(pb.ResponderFrame(tokens=pb.Tokens(ids=ids)))
+
+    async def _on_caller_tokens(self, frame: pb.Tokens) -> None:
+        if self._opening.hop:
+            raise violation("tokens: only the first hop takes token ids")
+        ids, vocabulary = tuple(frame.ids), self._shard.loaded.vocabulary
+        self._check_positions(frame.position, len(ids))
+        if any(token >= vocabulary for token in ids):
+            raise violation(f"tokens: an id beyond the vocabulary of {vocabulary}")
+        self._digests.entered(token_bytes(ids))
+        step = await self._call(lambda: self._slot.forward_tokens(ids, sample=frame.sample))
+        await self._put_out(step, frame.position, len(ids), sample=frame.sample)
+
+    async def _on_caller_activations(self, frame: pb.Activations) -> None:
+        if not self._opening.hop:
+            raise violation("activations: the first hop takes token ids")
+        self._check_positions(frame.position, frame.count)
+        data, size = frame.data, frame.count * self._shard.loaded.position_bytes
+        if len(data) != size:
+            raise violation(
+                f"activations: {len(data)} bytes for {frame.count} positions, expected {size}"
+            )
+        self._digests.entered(data)
+        step = await self._call(lambda: self._slot.forward_activations(data, sample=frame.sample))
+        await self._put_out(step, frame.position, frame.count, sample=frame.sample)
+
+    def _check_positions(self, position: int, count: int) -> None:
+        at = self._slot.position
+        if position != at:
+            raise violation(f"position {position}, expected {at}: a frame was lost or repeated")
+        if not 0 < count <= self._max_frame:
+            raise violation(f"{count} positions in a frame, expected 1 to {self._max_frame}")
+        if at + count > self._max_positions:
+            raise violation(
+                f"{at + count} positions, at most {self._max_positions} may go into one session"
+            )
+
+    async def _put_out(self, step: Step, position: int, count: int, *, sample: bool) -> None:
+        self._sampling = sample
+        if self._link is not None:
+            self._digests.left(step.activations)
+            activations = pb.Activations(
+                position=position, count=count, sample=sample, data=step.activations
+            )
+            await self._down(pb.CallerFrame(activations=activations))
+        elif sample:
+            if step.token is None:
+                raise BackendError("the backend gave no token where one was asked for")
+            await self._return_token(step.token, self._text_of(step.token))
+
+    def _text_of(self, token: int) -> bytes:
+        try:
+            return self._shard.loaded.decode(token)
+        except NoTokenizer:
+            return b""
+
+    async def _on_next_tokens(self, frame: pb.Tokens) -> None:
+        if not self._sampling:
+            raise self._next_failed(violation("a token that nobody asked for"))
+        if len(frame.ids) != 1 or frame.ids[0] >= self._shard.loaded.vocabulary:
+            raise self._next_failed(violation("a token that is none"))
+        await self._return_token(frame.ids[0], frame.text)
+
+    async def _return_token(self, token: int, text: bytes) -> None:
+        self._sampling = False
+        self._digests.generated(token)
+        tokens = pb.Tokens(position=self._slot.position, ids=[token], text=text)
+        await self._up(pb.ResponderFrame(tokens=tokens))
+
+    async def _call(self, work: Callable[[], _T]) -> _T:
+        """Let the backend work, in a thread and in its turn."""
+        try:
+            return await anyio.to_thread.run_sync(work, limiter=self._shard.turn)
+        except NoTokenizer as error:
+            raise SessionFailed(pb.ERROR_CODE_UNAVAILABLE, str(error), retryable=False) from error
+        except ContextFull as error:
+            raise violation(str(error)) from error
+
+    # -- what was seen ---------------------------------------------------------------------------
+
+    async def _on_caller_finish(self, frame: pb.SessionFinish) -> None:
+        if self._link is None:
+            await self._report(())
+        else:
+            self._state = "finishing"
+            await self._down(pb.CallerFrame(finish=frame))
+
+    async def _on_next_reports(self, frame: pb.HopReports) -> None:
+        await self._report(tuple(frame.reports))
+
+    async def _report(self, after: tuple[pb.HopReport, ...]) -> None:
+        self._check_hops([report.hop for report in after])
+        seen = self._digests.seen(is_last=self._link is None)
+        ours = pb.HopReport(
+            hop=self._opening.hop,
+            in_digest=seen.in_digest,
+            out_digest=seen.out_digest,
+            tokens_generated=seen.tokens_generated,
+            synthetic=self._shard.synthetic,
+        )
+        self._state = "reported"
+        await self._up(pb.ResponderFrame(reports=pb.HopReports(reports=(ours, *after))))
+
+    async def _on_caller_evidence(self, frame: pb.Evidence) -> None:
+        """Pass the driver's account on, and judge it here meanwhile."""
+        self._state = "attesting"
+        await self._down(pb.CallerFrame(evidence=frame))
+        seen = self._digests.seen(is_last=self._link is None)
+        self._attestation = await decide(
+            self._node, self._opening, self._shard, seen, frame.evidence
+        )
+        if self._link is None:
+            await self._attested(())
+
+    async def _on_next_attestations(self, frame: pb.Attestations) -> None:
+        self._check_hops([attestation.hop for attestation in frame.attestations])
+        await self._attested(tuple(frame.attestations))
+
+    async def _attested(self, after: tuple[pb.Attestation, ...]) -> None:
+        ours = () if self._attestation is None else (self._attestation,)
+        attestations = pb.Attestations(attestations=(*ours, *after))
+        await self._up(pb.ResponderFrame(attestations=attestations))
+        self._state = "ended"
+
+    async def _lose(self, failure: SessionFailed) -> None:
+        """The next hop failed. Whoever attested before that still says so."""
+        failed = self._next_failed(failure)
+        if self._state != "attesting":
+            raise failed
+        await self._attested(tuple(declined(hop, str(failed)) for hop in self._hops_after))
+
+    # -- the two sides ---------------------------------------------------------------------------
+
+    @property
+    def _hops_after(self) -> list[int]:
+        first = self._opening.hop + 1
+        return list(range(first, first + len(self._opening.after)))
+
+    def _check_hops(self, hops: list[int]) -> None:
+        if hops != self._hops_after:
+            raise self._next_failed(violation("it speaks for other hops than those after it"))
+
+    def _next_failed(self, failure: SessionFailed) -> SessionFailed:
+        return failure.seen_from_before(self._opening.hop + 1)
+
+    async def _up(self, frame: pb.ResponderFrame) -> None:
+        send = self._stream.send
+        await within(self._limits.step_timeout_s, lambda: send(frame), "room to answer")
+
+    async def _down(self, frame: pb.CallerFrame) -> None:
+        if self._link is not None:
+            send = self._link.send
+            await within(self._limits.step_timeout_s, lambda: send(frame), "room to go on")
+
+
+async def _end_when(superseded: anyio.Event) -> NoReturn:
+    await superseded.wait()
+    raise SessionFailed(pb.ERROR_CODE_STALE_EPOCH, "a newer epoch of this session has been opened")
+
+
+def _sole(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """What ended a session: of several that came at once, the first that tells the caller why."""
+    found = _leaves(group)
+    return next((error for error in found if isinstance(error, SessionFailed)), found[0])
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    leaves: list[BaseException] = []
+    for error in group.exceptions:
+        leaves += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return leaves

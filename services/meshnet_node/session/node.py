@@ -1,0 +1,143 @@
+"""What all sessions of one process share: who we are, what we hold, whom we ask, where we report.
+
+A session asks of a `Node` and never changes what it is. What does change is kept here, each in one
+object: which sessions there have been (`Epochs`), and the newest result of every handshake.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, overload
+
+import anyio
+from msgspec import Struct, field
+
+from meshnet_bus.publisher import Published
+from meshnet_events.envelope import ChainHead
+from meshnet_events.facts import Fact
+from meshnet_events.keys import EventKey
+from meshnet_events.queries import ClaimAnswer, ClaimQuery, NodeAnswer, NodeQuery
+from meshnet_node.backends import LoadedShard
+from meshnet_node.handshake import Results, Role, result
+from meshnet_node.recipe_identity import ShardIdentity
+from meshnet_node.session.failure import SessionFailed
+from meshnet_node.session.link import Meeting
+from meshnet_node.session.transport import MAX_FRAME_DATA_BYTES, Tls
+from meshnet_proto import shard_runtime_pb2 as pb
+
+
+class Limits(Struct, frozen=True):
+    """How much sessions may ask for, and how long they may be silent (seconds)."""
+
+    sessions: int = 32
+    positions: int = 4_096
+    positions_per_frame: int = 512
+    prompt_characters: int = 65_536
+    open_timeout_s: float = 10.0
+    idle_timeout_s: float = 120.0
+    step_timeout_s: float = 60.0
+    attest_timeout_s: float = 15.0
+    max_skew_ms: int = 60_000
+
+
+class Registry(Protocol):
+    """A tracker, as far as sessions ask one: `meshnet_bus.service.Asker`."""
+
+    @overload
+    async def ask(self, query: ClaimQuery, /) -> ClaimAnswer: ...
+    @overload
+    async def ask(self, query: NodeQuery, /) -> NodeAnswer: ...
+    async def ask(self, query: Any, /) -> Any:
+        """Ask. Raises `QueryRefused` or `Unreachable`."""
+
+
+class Record(Protocol):
+    """Where facts go: the node's outbox."""
+
+    async def hand(self, fact: Fact) -> ChainHead:
+        """Take a fact over; it is published, whatever happens from now on."""
+
+    async def stored(self, handed: ChainHead) -> Published:
+        """Wait until it is stored."""
+
+
+class ServedShard:
+    """A shard that sessions may compute with: its identity, and the layers as they are loaded."""
+
+    def __init__(
+        self, shard_id: str, identity: ShardIdentity, loaded: LoadedShard, *, synthetic: bool
+    ) -> None:
+        self.shard_id = shard_id
+        self.identity = identity
+        self.fingerprint = identity.fingerprint
+        self.loaded = loaded
+        self.synthetic = synthetic
+        self.turn = anyio.CapacityLimiter(1)
+        """Whose turn it is: a backend is called from one thread at a time."""
+
+    def positions_per_frame(self, most: int) -> int:
+        """How many positions fit one frame, at most `most`."""
+        return max(1, min(most, MAX_FRAME_DATA_BYTES // self.loaded.position_bytes))
+
+
+class Epochs:
+    """Which epoch each session has come to, and what runs in it.
+
+    A session's id and epoch are good for one forward: an epoch below the newest one is refused, and
+    so is a hop that was opened before. A newer epoch ends what still runs in an older one.
+    """
+
+    MAX_REMEMBERED = 16_384
+
+    def __init__(self) -> None:
+        self._newest: dict[str, tuple[int, dict[int, anyio.Event]]] = {}
+
+    def enter(self, session_id: str, epoch: int, hop: int) -> anyio.Event:
+        """Enter a session; the event is set when a newer epoch takes its place.
+
+        Raises SessionFailed (`STALE_EPOCH`).
+        """
+        newest, hops = self._newest.pop(session_id, (-1, {}))
+        try:
+            if epoch < newest or hop in hops:
+                raise SessionFailed(
+                    pb.ERROR_CODE_STALE_EPOCH,
+                    f"epoch {epoch} of this session, expected above {newest}: "
+                    + ("a newer one has been opened" if epoch < newest else "it was opened before"),
+                )
+            if epoch > newest:
+                for running in hops.values():
+                    running.set()
+                newest, hops = epoch, {}
+            return hops.setdefault(hop, anyio.Event())
+        finally:
+            self._newest[session_id] = (newest, hops)
+            if len(self._newest) > self.MAX_REMEMBERED:
+                del self._newest[next(iter(self._newest))]
+
+
+class Node(Struct, kw_only=True):
+    """This process: one node in one boot."""
+
+    realm: str
+    key: EventKey
+    boot_id: str
+    shards: Mapping[str, ServedShard]
+    registry: Registry
+    record: Record
+    tls: Tls | None = None
+    limits: Limits = Limits()
+    clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    monotonic_s: Callable[[], float] = time.monotonic
+    results: Results = field(default_factory=Results)
+    epochs: Epochs = field(default_factory=Epochs)
+
+    async def report(self, meeting: Meeting, role: Role, shard: ServedShard) -> None:
+        """Publish what came of a handshake, unless it was said before."""
+        fact = result(meeting.terms, role, shard.fingerprint, meeting.presented, meeting.mismatches)
+        if not self.results.take(fact, shard.shard_id, now_s=self.monotonic_s()):
+            return
+        try:
+            await self.record.hand(fact)
+        except BaseException:
+            self.results.forget(fact)
+            raise
