@@ -13,21 +13,39 @@ evidence: who needs proof replays the log.
 | `claim` | `ClaimQuery` | `ClaimAnswer`: the newest registration of one shard |
 | `node` | `NodeQuery` | `NodeAnswer`: who a key is in the realm, and its chain's head |
 | `plan` | `PlanQuery` | `PlanAnswer`: a route with its hops, or every obstacle |
-| `recipe` | `RecipeQuery` | `RecipeAnswer`: a recipe by its key, or by 8 characters or more of it |
+| `recipe` | `RecipeQuery` | `RecipeAnswer`: a recipe by its key, or by 8 hex digits or more of it |
 | `clock` | `ClockQuery` | `ClockAnswer`: the broker's time, as the stream's leader tells it |
 
 With `min_sequence` a tracker answers once it has folded that far, or says `behind` after a bounded
 wait. Members that are not known are refused in queries and ignored in answers, so that a tracker may
-learn to say more.
+learn to say more; the parts that come from facts (`fingerprint`, `host`) have exactly their members.
+
+Both sides read hostile bytes: `decode_query` and `decode_reply` never raise. Left out: how long either
+side waits, and which tracker answers (`meshnet_bus.service`).
 """
 
-from typing import Literal
+import re
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from meshnet_events.facts import Fingerprint, Host
-from meshnet_events.forms import Count, Digest, PublicKey, ShardId, Uuid
+from meshnet_events.forms import (
+    SHARD_ID_PATTERN,
+    Count,
+    Digest,
+    Endpoint,
+    Integer,
+    PublicKey,
+    ShardId,
+    Uuid,
+    is_endpoint,
+    is_hex,
+    is_key,
+    is_shard_id,
+    is_uuid,
+)
 
 CLAIM = "claim"
 NODE = "node"
@@ -37,6 +55,11 @@ CLOCK = "clock"
 QUERY_NAMES = (CLAIM, NODE, PLAN, RECIPE, CLOCK)
 
 MAX_QUERY = 16_384
+"""The most bytes that a query may have."""
+MAX_ANSWER = 61_440
+"""The most bytes that an answer may have."""
+LEAST_PREFIX = 8
+RECIPE_PATTERN = "[0-9a-f]{8,64}"
 
 NOT_FOUND = "not-found"
 AMBIGUOUS = "ambiguous"
@@ -53,6 +76,15 @@ QUERY_ERRORS: dict[str, str] = {
 """Every code of an error, and what it means."""
 
 Purpose = Literal["serve", "certify"]
+RecipePrefix = Annotated[
+    str,
+    Meta(
+        min_length=LEAST_PREFIX,
+        max_length=64,
+        extra_json_schema={"pattern": f"^{RECIPE_PATTERN}$"},
+    ),
+]
+_RECIPE = re.compile(RECIPE_PATTERN)
 
 
 class Query(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -67,32 +99,65 @@ class ClaimQuery(Query, frozen=True, kw_only=True):
     node: PublicKey
     shard_id: ShardId
 
+    def __post_init__(self) -> None:
+        _check_key(self.node)
+        if not is_shard_id(self.shard_id):
+            raise ValueError(f"shard_id: expected {SHARD_ID_PATTERN}")
+
 
 class NodeQuery(Query, frozen=True, kw_only=True):
     """Ask who a key is."""
 
     node: PublicKey
 
+    def __post_init__(self) -> None:
+        _check_key(self.node)
+
 
 class PlanQuery(Query, frozen=True, kw_only=True):
     """Ask for a route over a recipe that names no node of `exclude`.
 
-    `recipe` is its key, or 8 characters or more of it.
+    `recipe` is its key, or 8 hex digits or more of it.
     """
 
     exclude: tuple[PublicKey, ...] = ()
     purpose: Purpose
-    recipe: str
+    recipe: RecipePrefix
+
+    def __post_init__(self) -> None:
+        _check_recipe(self.recipe)
+        for node in self.exclude:
+            _check_key(node)
 
 
 class RecipeQuery(Query, frozen=True, kw_only=True):
-    """Ask for a recipe by its key, or by 8 characters or more of it."""
+    """Ask for a recipe by its key, or by 8 hex digits or more of it."""
 
-    recipe: str
+    recipe: RecipePrefix
+
+    def __post_init__(self) -> None:
+        _check_recipe(self.recipe)
 
 
 class ClockQuery(Query, frozen=True, kw_only=True):
     """Ask for the time of the broker."""
+
+
+def _check_key(text: str) -> None:
+    if not is_key(text):
+        raise ValueError("expected an NKey user public key (U…)")
+
+
+def _check_recipe(text: str) -> None:
+    if _RECIPE.fullmatch(text) is None:
+        raise ValueError(
+            f"recipe: expected a recipe key or {LEAST_PREFIX} hex digits or more of it"
+        )
+
+
+def _check_form(is_right: bool, member: str) -> None:  # noqa: FBT001 - what was checked, then where
+    if not is_right:
+        raise ValueError(f"{member}: not of its form")
 
 
 class QueryError(Struct, frozen=True):
@@ -105,17 +170,17 @@ class QueryError(Struct, frozen=True):
 class ClaimAnswer(Struct, frozen=True, kw_only=True):
     """The newest registration of a shard, and the registry's verdict on it.
 
-    `recipe_key`, `fingerprint` and the range are None when the identity had a fault. `reasons` are
+    `recipe_key`, `fingerprint` and the range are null when the identity had a fault. `reasons` are
     those of eligibility; presence is among them (`not-live`) where the tracker listens for it, which
     `presence` tells.
     """
 
     boot_id: Uuid
     device: str
-    endpoint: str
+    endpoint: Endpoint
     eligible_to_certify: bool
     eligible_to_serve: bool
-    end: int | None
+    end: Integer | None
     fingerprint: Fingerprint | None
     host: Host
     node: PublicKey
@@ -127,15 +192,24 @@ class ClaimAnswer(Struct, frozen=True, kw_only=True):
     refusal_detail: str
     registered_sequence: Count
     shard_id: ShardId
-    start: int | None
+    start: Integer | None
     status: str
+
+    def __post_init__(self) -> None:
+        _check_form(is_uuid(self.boot_id), "boot_id")
+        _check_form(is_endpoint(self.endpoint), "endpoint")
+        _check_form(is_hex(self.host.id), "host")
+        _check_form(is_key(self.node), "node")
+        _check_form(is_shard_id(self.shard_id), "shard_id")
+        _check_form(is_hex(self.recipe_key or ""), "recipe_key")
+        _check_fingerprint(self.fingerprint)
 
 
 class NodeAnswer(Struct, frozen=True, kw_only=True):
     """Who a key is in the realm. `status` is `unknown` for one that nobody has heard of.
 
-    `may_speak` is whether its facts are heard at all under the policy in force. The head is that of
-    its chain: what its next event must follow (0 and 64 zeros before the first).
+    `may_speak` is whether a node's facts from it are heard at all under the policy in force. The head
+    is that of its chain: what its next event must follow (0 and 64 zeros before the first).
     """
 
     boot_id: Uuid | None
@@ -147,17 +221,28 @@ class NodeAnswer(Struct, frozen=True, kw_only=True):
     node: PublicKey
     status: str
 
+    def __post_init__(self) -> None:
+        _check_form(self.boot_id is None or is_uuid(self.boot_id), "boot_id")
+        _check_form(is_hex(self.head_digest), "head_digest")
+        _check_form(is_key(self.node), "node")
+
 
 class PlannedHop(Struct, frozen=True, kw_only=True):
     """One hop of a route: a claim, and the layers `[start, end)` of it that are to be computed."""
 
     boot_id: Uuid
-    end: int
-    endpoint: str
+    end: Integer
+    endpoint: Endpoint
     label: str
     node: PublicKey
     shard_id: ShardId
-    start: int
+    start: Integer
+
+    def __post_init__(self) -> None:
+        _check_form(is_uuid(self.boot_id), "boot_id")
+        _check_form(is_endpoint(self.endpoint), "endpoint")
+        _check_form(is_key(self.node), "node")
+        _check_form(is_shard_id(self.shard_id), "shard_id")
 
 
 class Obstacle(Struct, frozen=True):
@@ -172,22 +257,31 @@ class PlanAnswer(Struct, frozen=True, kw_only=True):
 
     fingerprint: Fingerprint | None
     hops: tuple[PlannedHop, ...]
-    layer_count: int
+    layer_count: Integer
     obstacles: tuple[Obstacle, ...]
     purpose: Purpose
     recipe_key: Digest
+
+    def __post_init__(self) -> None:
+        _check_form(bool(self.hops) != bool(self.obstacles), "hops, obstacles")
+        _check_form(is_hex(self.recipe_key), "recipe_key")
+        _check_fingerprint(self.fingerprint)
 
 
 class RecipeAnswer(Struct, frozen=True, kw_only=True):
     """A recipe and the sentence that explains its status."""
 
-    certified_time_ms: int | None
+    certified_time_ms: Integer | None
     fingerprint: Fingerprint
-    layer_count: int
-    proven_seams: tuple[int, ...]
+    layer_count: Integer
+    proven_seams: tuple[Integer, ...]
     recipe_key: Digest
     status: str
     why: str
+
+    def __post_init__(self) -> None:
+        _check_form(is_hex(self.recipe_key), "recipe_key")
+        _check_fingerprint(self.fingerprint)
 
 
 class ClockAnswer(Struct, frozen=True):
@@ -195,6 +289,15 @@ class ClockAnswer(Struct, frozen=True):
 
     time_ns: int
 
+
+def _check_fingerprint(fingerprint: Fingerprint | None) -> None:
+    if fingerprint is not None:
+        digests = fingerprint.model_artifact_digest + fingerprint.runtime_recipe_digest
+        _check_form(is_hex(digests), "fingerprint")
+
+
+Answer = ClaimAnswer | NodeAnswer | PlanAnswer | RecipeAnswer | ClockAnswer
+AnswerType = TypeVar("AnswerType", bound=Answer)
 
 QUERIES: dict[str, type[Query]] = {
     CLAIM: ClaimQuery,
@@ -212,9 +315,52 @@ ANSWERS: dict[str, type[Struct]] = {
 }
 
 
-class Reply(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What comes back: as of which sequence, and the answer or an error. Its one of two forms."""
+class Reply(Struct, Generic[AnswerType], frozen=True, kw_only=True, omit_defaults=True):
+    """What comes back: as of which sequence, and the answer or an error. Its one of two forms.
+
+    An error that was found before anything was looked up is of no sequence, which 0 says.
+    """
 
     sequence: Count
-    answer: msgspec.Raw | None = None
+    answer: AnswerType | None = None
     error: QueryError | None = None
+
+
+_QUERY_DECODERS = {name: msgspec.json.Decoder(query) for name, query in QUERIES.items()}
+_REPLY_DECODERS: dict[type[Query], msgspec.json.Decoder[Any]] = {
+    ClaimQuery: msgspec.json.Decoder(Reply[ClaimAnswer]),
+    NodeQuery: msgspec.json.Decoder(Reply[NodeAnswer]),
+    PlanQuery: msgspec.json.Decoder(Reply[PlanAnswer]),
+    RecipeQuery: msgspec.json.Decoder(Reply[RecipeAnswer]),
+    ClockQuery: msgspec.json.Decoder(Reply[ClockAnswer]),
+}
+_NAMES = {query: name for name, query in QUERIES.items()}
+
+
+def name_of(query: Query) -> str:
+    """What `query` is called: the last token of the subject that it goes to."""
+    return _NAMES[type(query)]
+
+
+def decode_query(name: str, body: bytes) -> Query | QueryError:
+    """Read a query called `name`, or say what is wrong with it. Never raises for any `body`."""
+    if len(body) > MAX_QUERY:
+        return QueryError(BAD_QUERY, f"more than {MAX_QUERY:,} bytes")
+    try:
+        return _QUERY_DECODERS[name].decode(body or b"{}")
+    except msgspec.MsgspecError as error:
+        return QueryError(BAD_QUERY, str(error))
+
+
+def decode_reply(query: Query, body: bytes) -> Reply[Any] | None:
+    """Read what came back for `query`; None for anything that is no reply to it. Never raises."""
+    if len(body) > MAX_ANSWER:
+        return None
+    try:
+        reply: Reply[Any] = _REPLY_DECODERS[type(query)].decode(body)
+    except (
+        msgspec.MsgspecError,
+        RecursionError,
+    ):  # the latter: deep nesting under an unknown member
+        return None
+    return reply if (reply.answer is None) != (reply.error is None) else None

@@ -12,7 +12,6 @@ import base64
 import hashlib
 import inspect
 from types import ModuleType
-from typing import Any
 
 import msgspec
 
@@ -34,33 +33,16 @@ from meshnet_events.envelope import (
     type_name,
 )
 from meshnet_events.facts import NODE_FACTS, OPERATOR_FACTS, Fact, NodeSuspended
-from meshnet_events.forms import (
-    DIGEST_PATTERN,
-    ENDPOINT_PATTERN,
-    KEY_PATTERN,
-    MAX_INTEGER,
-    SHARD_ID_PATTERN,
-    UUID_PATTERN,
-)
+from meshnet_events.forms import KEY_PATTERN, MAX_INTEGER
 from meshnet_events.keys import EventKey
+from meshnet_events.markdown import FORMS, GENERATED, REFERENCE, doc, members, table
 from meshnet_events.presence import MAX_PRESENCE, Presence
+from meshnet_events.query_reference import queries_page
 from meshnet_events.reasons import CAPABILITY, MEANING
 from meshnet_events.upcast import READABLE
 
 EXAMPLE_SEED = bytes(range(32))
 EXAMPLE_REALM = "demo"
-
-_REFERENCE = "#/"
-_GENERATED = (
-    "<!-- Generated from the package `meshnet_events`; a test compares. Do not edit here. -->\n"
-)
-_FORMS = {
-    f"^{DIGEST_PATTERN}$": "64 lower-case hex",
-    f"^{UUID_PATTERN}$": "UUID in lower case",
-    f"^{SHARD_ID_PATTERN}$": f"text, `{SHARD_ID_PATTERN}`",
-    f"^{ENDPOINT_PATTERN}$": "`grpc://host:port` or `grpcs://host:port`",
-    f"^{KEY_PATTERN}$": "NKey user public key (`U…`)",
-}
 
 
 def example() -> SignedEvent:
@@ -76,63 +58,10 @@ def example() -> SignedEvent:
     )
 
 
-def _table(*rows: tuple[str, ...]) -> str:
-    """A Markdown table; the first row is its head."""
-    head, *rest = (
-        "| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in rows
-    )
-    return "\n".join([head, "|" + " --- |" * len(rows[0]), *rest]) + "\n"
-
-
-def _range(schema: dict[str, Any]) -> str:
-    low, high = schema.get("minimum"), schema.get("maximum")
-    if low == -MAX_INTEGER:
-        return "integer"
-    return f"integer from {low}" if high == MAX_INTEGER else f"integer from {low} to {high}"
-
-
-def _form(schema: dict[str, Any]) -> str:
-    """What a member must look like, in words, from its JSON Schema."""
-    if "$ref" in schema:
-        name = schema["$ref"].removeprefix(_REFERENCE)
-        return f"[{name}](#{name.lower()})"
-    if "anyOf" in schema:
-        return " or ".join(_form(choice) for choice in schema["anyOf"])
-    if "enum" in schema:
-        return " or ".join(f"`{value}`" for value in schema["enum"])
-    if "pattern" in schema:
-        return _FORMS[schema["pattern"]]
-    match schema["type"]:
-        case "array":
-            return f"list of: {_form(schema['items'])}"
-        case "integer":
-            return _range(schema)
-        case "string":
-            least = schema.get("minLength", 0)
-            return f"text of {least} to {schema['maxLength']:,} characters"
-        case "boolean":
-            return "`true` or `false`"
-        case "object":
-            return "object"
-        case "null":
-            return "`null`"
-        case other:
-            raise LookupError(f"no words for a member of JSON type {other!r}")
-
-
-def _members(schema: dict[str, Any]) -> str:
-    rows = ((f"`{name}`", _form(member)) for name, member in schema["properties"].items())
-    return _table(("member", "form"), *rows)
-
-
-def _doc(struct: type) -> str:
-    return inspect.getdoc(struct) or ""
-
-
 def _facts() -> str:
     """One section per readable type, then one per struct that facts are made of."""
     _, components = msgspec.json.schema_components(
-        [*READABLE.values(), Presence], ref_template=_REFERENCE + "{name}"
+        [*READABLE.values(), Presence], ref_template=REFERENCE + "{name}"
     )
     sections = []
     ordered: list[type[Fact]] = [*OPERATOR_FACTS, *NODE_FACTS]
@@ -142,18 +71,18 @@ def _facts() -> str:
         issuer = "an operator" if fact in OPERATOR_FACTS else "a node"
         schema = components.pop(fact.__name__)
         sections.append(
-            f"### `{names[fact]}`\n\nStated by {issuer}. {_doc(fact)}\n\n{_members(schema)}"
+            f"### `{names[fact]}`\n\nStated by {issuer}. {doc(fact)}\n\n{members(schema)}"
         )
     presence = components.pop(Presence.__name__)
     sections.append("## Parts of facts\n")
     sections += [
-        f"### {name}\n\n{schema['description']}\n\n{_members(schema)}"
+        f"### {name}\n\n{schema['description']}\n\n{members(schema)}"
         for name, schema in sorted(components.items())
     ]
     sections.append(
         f"## Presence\n\nA JSON object of at most {MAX_PRESENCE:,} bytes on "
         f"`{subjects.presence('<realm>', '<issuer>')}`, unsigned and outside the log. "
-        f"{_doc(Presence)}\n\n{_members(presence)}"
+        f"{doc(Presence)}\n\n{members(presence)}"
     )
     return "\n".join(sections)
 
@@ -170,7 +99,7 @@ def _gate() -> str:
         ("8", ("unknown-type", "bad-shape")),
     )
     rows = ((step, f"`{code}`", MEANING[code]) for step, codes in steps for code in codes)
-    return _table(("step", "reason", "when"), *rows)
+    return table(("step", "reason", "when"), *rows)
 
 
 def _worked() -> str:
@@ -198,7 +127,7 @@ The {len(message)} signed bytes are these, with nothing after the last brace:
 {message.decode()}
 ```
 
-{_table(*rows)}
+{table(*rows)}
 The body that is published, {len(signed.body)} bytes:
 
 ```json
@@ -214,8 +143,8 @@ def _format(module: ModuleType) -> str:
 
 def reference() -> str:
     """`docs/reference/events.md`: the whole contract on one page."""
-    key = _FORMS[f"^{KEY_PATTERN}$"]
-    envelope = _table(
+    key = FORMS[f"^{KEY_PATTERN}$"]
+    envelope = table(
         ("member", "form"),
         ("`data`", "object: the fact, as its type asks"),
         ("`id`", f"UUIDv7 in lower case, `{UUID7_PATTERN}`"),
@@ -228,13 +157,13 @@ def reference() -> str:
         ("`time`", f"RFC 3339 in UTC, `{TIME_PATTERN}`: the issuer's claim, it decides nothing"),
         ("`type`", "text: one of the types below"),
     )
-    payload_types = _table(
+    payload_types = table(
         ("what an event key signs", "payload type"),
         ("events", f"`{EVENT_PAYLOAD_TYPE.decode()}`"),
         ("enrolment requests", f"`{ENROL_PAYLOAD_TYPE.decode()}`"),
         ("session proofs", f"`{SESSION_PAYLOAD_TYPE.decode()}`"),
     )
-    return f"""{_GENERATED}
+    return f"""{GENERATED}
 # Events
 
 What two programs must agree on to share one realm. With this page, [identity](identity.md) and
@@ -292,7 +221,7 @@ first event has 1 and 64 zeros. Together they expose a withheld, replayed or for
 ## Subjects
 
 {
-        _table(
+        table(
             ("name", "what"),
             (
                 f"`{subjects.event('<realm>', '<issuer>')}`",
@@ -303,6 +232,10 @@ first event has 1 and 64 zeros. Together they expose a withheld, replayed or for
                 "the stream's republish: a wake-up, never evidence",
             ),
             (f"`{subjects.presence('<realm>', '<issuer>')}`", "liveness, outside the log"),
+            (
+                f"`{subjects.query('<realm>', '<name>')}`",
+                "what a tracker is asked: [queries](queries.md)",
+            ),
             (f"`{subjects.stream('<realm>')}`", "the realm's one stream"),
         )
     }
@@ -337,19 +270,19 @@ def reasons_page() -> str:
     """`docs/reference/reasons.md`: every code with its meaning."""
     rows = ((f"`{code}`", meaning) for code, meaning in MEANING.items())
     admission = ((f"`{CAPABILITY}{code}`", meaning) for code, meaning in CAPABILITY_REASONS.items())
-    return f"""{_GENERATED}
+    return f"""{GENERATED}
 # Reasons
 
 A code is for programs and never changes; the detail text beside it is for people and may.
 
-{_table(("code", "meaning"), *rows)}
+{table(("code", "meaning"), *rows)}
 ## Capability
 
 Why a registration's capability report does not cover what it offers, in the order of the checks.
 
-{_table(("code", "meaning"), *admission)}"""
+{table(("code", "meaning"), *admission)}"""
 
 
 def pages() -> dict[str, str]:
     """Every generated page of `docs/reference`: file name to Markdown."""
-    return {"events.md": reference(), "reasons.md": reasons_page()}
+    return {"events.md": reference(), "queries.md": queries_page(), "reasons.md": reasons_page()}

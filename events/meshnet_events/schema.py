@@ -6,6 +6,8 @@ are those bytes, and a test compares them. The same release always makes the sam
     io.meshnet.<name>.v<n>.schema.json   `data` of one event type
     event.schema.json                    a whole message body, `data` by the event's type
     presence.schema.json                 a presence body
+    query.<name>.schema.json             what a tracker is asked
+    answer.<name>.schema.json            `answer` of what comes back; further members may come
     asyncapi.json                        subjects, operations and messages, with all of the above
 
 A schema says less than the gate does: not that the body is canonical, not that `issuer`, `source`,
@@ -23,6 +25,7 @@ from meshnet_events.envelope import MAX_BODY, SIGNATURE_PATTERN, TIME_PATTERN, U
 from meshnet_events.facts import NODE_FACTS, OPERATOR_FACTS, Fact
 from meshnet_events.forms import DIGEST_PATTERN, KEY_PATTERN, MAX_INTEGER
 from meshnet_events.presence import MAX_PRESENCE, Presence
+from meshnet_events.queries import ANSWERS, QUERIES
 from meshnet_events.upcast import READABLE
 
 Schema = dict[str, Any]
@@ -125,6 +128,14 @@ def fact_schemas() -> dict[str, Schema]:
 def presence_schema() -> Schema:
     """JSON Schema of a presence body."""
     return _standing_alone("presence", Presence)
+
+
+def query_schemas() -> dict[str, Schema]:
+    """JSON Schema of every query and every answer, by `query.<name>` and `answer.<name>`."""
+    return {
+        **{f"query.{name}": _standing_alone(f"query.{name}", of) for name, of in QUERIES.items()},
+        **{f"answer.{name}": _standing_alone(f"answer.{name}", of) for name, of in ANSWERS.items()},
+    }
 
 
 def _message(type_: str, fact: type[Fact]) -> Schema:
@@ -232,7 +243,12 @@ def _pretty(document: Schema) -> bytes:
 
 def documents() -> dict[str, bytes]:
     """Every generated document: file name to bytes of indented JSON."""
-    schemas = {**fact_schemas(), "event": event_schema(), "presence": presence_schema()}
+    schemas = {
+        **fact_schemas(),
+        **query_schemas(),
+        "event": event_schema(),
+        "presence": presence_schema(),
+    }
     return {
         **{f"{name}.schema.json": _pretty(schema) for name, schema in schemas.items()},
         "asyncapi.json": _pretty(asyncapi()),

@@ -24,17 +24,17 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!meshnet_proto/shard_runtime.proto\x12\x10meshnet.shard.v1\"\xb6\x02\n\x0b\x43\x61llerFrame\x12-\n\x04open\x18\x01 \x01(\x0b\x32\x1d.meshnet.shard.v1.SessionOpenH\x00\x12*\n\x06prompt\x18\x02 \x01(\x0b\x32\x18.meshnet.shard.v1.PromptH\x00\x12*\n\x06tokens\x18\x03 \x01(\x0b\x32\x18.meshnet.shard.v1.TokensH\x00\x12\x34\n\x0b\x61\x63tivations\x18\x04 \x01(\x0b\x32\x1d.meshnet.shard.v1.ActivationsH\x00\x12\x31\n\x06\x66inish\x18\x05 \x01(\x0b\x32\x1f.meshnet.shard.v1.SessionFinishH\x00\x12.\n\x08\x65vidence\x18\x06 \x01(\x0b\x32\x1a.meshnet.shard.v1.EvidenceH\x00\x42\x07\n\x05\x66rame\"\xfe\x02\n\x0eResponderFrame\x12\x37\n\tchallenge\x18\x01 \x01(\x0b\x32\".meshnet.shard.v1.SessionChallengeH\x00\x12\x35\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x0b\x32!.meshnet.shard.v1.SessionAcceptedH\x00\x12/\n\x05ready\x18\x03 \x01(\x0b\x32\x1e.meshnet.shard.v1.SessionReadyH\x00\x12*\n\x06tokens\x18\x04 \x01(\x0b\x32\x18.meshnet.shard.v1.TokensH\x00\x12/\n\x07reports\x18\x05 \x01(\x0b\x32\x1c.meshnet.shard.v1.HopReportsH\x00\x12\x36\n\x0c\x61ttestations\x18\x06 \x01(\x0b\x32\x1e.meshnet.shard.v1.AttestationsH\x00\x12-\n\x05\x65rror\x18\x07 \x01(\x0b\x32\x1c.meshnet.shard.v1.ShardErrorH\x00\x42\x07\n\x05\x66rame\"\x91\x01\n\x0b\x46ingerprint\x12\x1d\n\x15model_artifact_digest\x18\x01 \x01(\t\x12\x1d\n\x15runtime_recipe_digest\x18\x02 \x01(\t\x12\x11\n\trecipe_id\x18\x03 \x01(\t\x12\x16\n\x0erecipe_version\x18\x04 \x01(\t\x12\x19\n\x11\x63\x61talogue_version\x18\x05 \x01(\t\"(\n\nShardRange\x12\r\n\x05start\x18\x01 \x01(\r\x12\x0b\n\x03\x65nd\x18\x02 \x01(\r\".\n\x10SessionChallenge\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05nonce\x18\x02 \x01(\x0c\"y\n\x07NextHop\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\x12\x10\n\x08shard_id\x18\x03 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x04 \x01(\t\x12+\n\x05range\x18\x05 \x01(\x0b\x32\x1c.meshnet.shard.v1.ShardRange\"\x8b\x03\n\x0bSessionOpen\x12\r\n\x05realm\x18\x01 \x01(\t\x12\x31\n\x07purpose\x18\x02 \x01(\x0e\x32 .meshnet.shard.v1.SessionPurpose\x12\x18\n\x10route_session_id\x18\x03 \x01(\t\x12\x13\n\x0broute_epoch\x18\x04 \x01(\x04\x12\x0b\n\x03hop\x18\x05 \x01(\r\x12\x0b\n\x03key\x18\x06 \x01(\t\x12\r\n\x05nonce\x18\x07 \x01(\x0c\x12\r\n\x05proof\x18\x08 \x01(\x0c\x12\x16\n\x0e\x63\x61ller_boot_id\x18\t \x01(\t\x12\x19\n\x11responder_boot_id\x18\n \x01(\t\x12\x32\n\x0b\x66ingerprint\x18\x0b \x01(\x0b\x32\x1d.meshnet.shard.v1.Fingerprint\x12\x10\n\x08shard_id\x18\x0c \x01(\t\x12+\n\x05range\x18\r \x01(\x0b\x32\x1c.meshnet.shard.v1.ShardRange\x12-\n\nhops_after\x18\x0e \x03(\x0b\x32\x19.meshnet.shard.v1.NextHop\"_\n\tResponder\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\t\x12\x32\n\x0b\x66ingerprint\x18\x02 \x01(\x0b\x32\x1d.meshnet.shard.v1.Fingerprint\x12\r\n\x05proof\x18\x03 \x01(\x0c\"A\n\x0fSessionAccepted\x12.\n\tresponder\x18\x01 \x01(\x0b\x32\x1b.meshnet.shard.v1.Responder\"Z\n\x0cSessionReady\x12\x15\n\rmax_positions\x18\x01 \x01(\r\x12\x1f\n\x17max_positions_per_frame\x18\x02 \x01(\r\x12\x12\n\nend_tokens\x18\x03 \x03(\r\"\x16\n\x06Prompt\x12\x0c\n\x04text\x18\x01 \x01(\t\"E\n\x06Tokens\x12\x10\n\x08position\x18\x01 \x01(\r\x12\x0b\n\x03ids\x18\x02 \x03(\r\x12\x0e\n\x06sample\x18\x03 \x01(\x08\x12\x0c\n\x04text\x18\x04 \x01(\x0c\"L\n\x0b\x41\x63tivations\x12\x10\n\x08position\x18\x01 \x01(\r\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\x0e\n\x06sample\x18\x03 \x01(\x08\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\"\x0f\n\rSessionFinish\"l\n\tHopReport\x12\x0b\n\x03hop\x18\x01 \x01(\r\x12\x11\n\tin_digest\x18\x02 \x01(\t\x12\x12\n\nout_digest\x18\x03 \x01(\t\x12\x18\n\x10tokens_generated\x18\x04 \x01(\x04\x12\x11\n\tsynthetic\x18\x05 \x01(\x08\":\n\nHopReports\x12,\n\x07reports\x18\x01 \x03(\x0b\x32\x1b.meshnet.shard.v1.HopReport\"\x1c\n\x08\x45vidence\x12\x10\n\x08\x65vidence\x18\x01 \x01(\x0c\"N\n\x0b\x41ttestation\x12\x0b\n\x03hop\x18\x01 \x01(\r\x12\x10\n\x08\x61ttested\x18\x02 \x01(\x08\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12\x10\n\x08sequence\x18\x04 \x01(\x04\"C\n\x0c\x41ttestations\x12\x33\n\x0c\x61ttestations\x18\x01 \x03(\x0b\x32\x1d.meshnet.shard.v1.Attestation\"\xa4\x01\n\nShardError\x12)\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x1b.meshnet.shard.v1.ErrorCode\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\x12\x11\n\tretryable\x18\x03 \x01(\x08\x12.\n\tresponder\x18\x04 \x01(\x0b\x32\x1b.meshnet.shard.v1.Responder\x12\x10\n\x03hop\x18\x05 \x01(\rH\x00\x88\x01\x01\x42\x06\n\x04_hop*\x88\x01\n\x0eSessionPurpose\x12\x1f\n\x1bSESSION_PURPOSE_UNSPECIFIED\x10\x00\x12\x19\n\x15SESSION_PURPOSE_SERVE\x10\x01\x12\x1b\n\x17SESSION_PURPOSE_CERTIFY\x10\x02\x12\x1d\n\x19SESSION_PURPOSE_HANDSHAKE\x10\x03*\x82\x03\n\tErrorCode\x12\x1a\n\x16\x45RROR_CODE_UNSPECIFIED\x10\x00\x12#\n\x1f\x45RROR_CODE_FINGERPRINT_MISMATCH\x10\x01\x12\x1d\n\x19\x45RROR_CODE_RANGE_MISMATCH\x10\x02\x12\x19\n\x15\x45RROR_CODE_STALE_BOOT\x10\x03\x12\x1a\n\x16\x45RROR_CODE_STALE_EPOCH\x10\x04\x12\x18\n\x14\x45RROR_CODE_BAD_PROOF\x10\x05\x12\x1b\n\x17\x45RROR_CODE_UNKNOWN_PEER\x10\x06\x12\x17\n\x13\x45RROR_CODE_HOP_LOST\x10\x07\x12!\n\x1d\x45RROR_CODE_PROTOCOL_VIOLATION\x10\x08\x12\x1a\n\x16\x45RROR_CODE_UNAVAILABLE\x10\t\x12\x17\n\x13\x45RROR_CODE_INTERNAL\x10\n\x12\x1c\n\x18\x45RROR_CODE_NOT_CERTIFIED\x10\x0b\x12\x18\n\x14\x45RROR_CODE_TIMED_OUT\x10\x0c\x32^\n\x0cShardRuntime\x12N\n\x07Session\x12\x1d.meshnet.shard.v1.CallerFrame\x1a .meshnet.shard.v1.ResponderFrame(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!meshnet_proto/shard_runtime.proto\x12\x10meshnet.shard.v1\"\xb6\x02\n\x0b\x43\x61llerFrame\x12-\n\x04open\x18\x01 \x01(\x0b\x32\x1d.meshnet.shard.v1.SessionOpenH\x00\x12*\n\x06prompt\x18\x02 \x01(\x0b\x32\x18.meshnet.shard.v1.PromptH\x00\x12*\n\x06tokens\x18\x03 \x01(\x0b\x32\x18.meshnet.shard.v1.TokensH\x00\x12\x34\n\x0b\x61\x63tivations\x18\x04 \x01(\x0b\x32\x1d.meshnet.shard.v1.ActivationsH\x00\x12\x31\n\x06\x66inish\x18\x05 \x01(\x0b\x32\x1f.meshnet.shard.v1.SessionFinishH\x00\x12.\n\x08\x65vidence\x18\x06 \x01(\x0b\x32\x1a.meshnet.shard.v1.EvidenceH\x00\x42\x07\n\x05\x66rame\"\xfe\x02\n\x0eResponderFrame\x12\x37\n\tchallenge\x18\x01 \x01(\x0b\x32\".meshnet.shard.v1.SessionChallengeH\x00\x12\x35\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x0b\x32!.meshnet.shard.v1.SessionAcceptedH\x00\x12/\n\x05ready\x18\x03 \x01(\x0b\x32\x1e.meshnet.shard.v1.SessionReadyH\x00\x12*\n\x06tokens\x18\x04 \x01(\x0b\x32\x18.meshnet.shard.v1.TokensH\x00\x12/\n\x07reports\x18\x05 \x01(\x0b\x32\x1c.meshnet.shard.v1.HopReportsH\x00\x12\x36\n\x0c\x61ttestations\x18\x06 \x01(\x0b\x32\x1e.meshnet.shard.v1.AttestationsH\x00\x12-\n\x05\x65rror\x18\x07 \x01(\x0b\x32\x1c.meshnet.shard.v1.ShardErrorH\x00\x42\x07\n\x05\x66rame\"\x91\x01\n\x0b\x46ingerprint\x12\x1d\n\x15model_artifact_digest\x18\x01 \x01(\t\x12\x1d\n\x15runtime_recipe_digest\x18\x02 \x01(\t\x12\x11\n\trecipe_id\x18\x03 \x01(\t\x12\x16\n\x0erecipe_version\x18\x04 \x01(\t\x12\x19\n\x11\x63\x61talogue_version\x18\x05 \x01(\t\"(\n\nShardRange\x12\r\n\x05start\x18\x01 \x01(\r\x12\x0b\n\x03\x65nd\x18\x02 \x01(\r\".\n\x10SessionChallenge\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05nonce\x18\x02 \x01(\x0c\"y\n\x07NextHop\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\t\x12\x10\n\x08shard_id\x18\x03 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x04 \x01(\t\x12+\n\x05range\x18\x05 \x01(\x0b\x32\x1c.meshnet.shard.v1.ShardRange\"\x8b\x03\n\x0bSessionOpen\x12\r\n\x05realm\x18\x01 \x01(\t\x12\x31\n\x07purpose\x18\x02 \x01(\x0e\x32 .meshnet.shard.v1.SessionPurpose\x12\x18\n\x10route_session_id\x18\x03 \x01(\t\x12\x13\n\x0broute_epoch\x18\x04 \x01(\x04\x12\x0b\n\x03hop\x18\x05 \x01(\r\x12\x0b\n\x03key\x18\x06 \x01(\t\x12\r\n\x05nonce\x18\x07 \x01(\x0c\x12\r\n\x05proof\x18\x08 \x01(\x0c\x12\x16\n\x0e\x63\x61ller_boot_id\x18\t \x01(\t\x12\x19\n\x11responder_boot_id\x18\n \x01(\t\x12\x32\n\x0b\x66ingerprint\x18\x0b \x01(\x0b\x32\x1d.meshnet.shard.v1.Fingerprint\x12\x10\n\x08shard_id\x18\x0c \x01(\t\x12+\n\x05range\x18\r \x01(\x0b\x32\x1c.meshnet.shard.v1.ShardRange\x12-\n\nhops_after\x18\x0e \x03(\x0b\x32\x19.meshnet.shard.v1.NextHop\"_\n\tResponder\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\t\x12\x32\n\x0b\x66ingerprint\x18\x02 \x01(\x0b\x32\x1d.meshnet.shard.v1.Fingerprint\x12\r\n\x05proof\x18\x03 \x01(\x0c\"A\n\x0fSessionAccepted\x12.\n\tresponder\x18\x01 \x01(\x0b\x32\x1b.meshnet.shard.v1.Responder\"n\n\x0cSessionReady\x12\x15\n\rmax_positions\x18\x01 \x01(\r\x12\x1f\n\x17max_positions_per_frame\x18\x02 \x01(\r\x12\x12\n\nend_tokens\x18\x03 \x03(\r\x12\x12\n\nvocabulary\x18\x04 \x01(\r\"\x16\n\x06Prompt\x12\x0c\n\x04text\x18\x01 \x01(\t\"E\n\x06Tokens\x12\x10\n\x08position\x18\x01 \x01(\r\x12\x0b\n\x03ids\x18\x02 \x03(\r\x12\x0e\n\x06sample\x18\x03 \x01(\x08\x12\x0c\n\x04text\x18\x04 \x01(\x0c\"L\n\x0b\x41\x63tivations\x12\x10\n\x08position\x18\x01 \x01(\r\x12\r\n\x05\x63ount\x18\x02 \x01(\r\x12\x0e\n\x06sample\x18\x03 \x01(\x08\x12\x0c\n\x04\x64\x61ta\x18\x04 \x01(\x0c\"\x0f\n\rSessionFinish\"l\n\tHopReport\x12\x0b\n\x03hop\x18\x01 \x01(\r\x12\x11\n\tin_digest\x18\x02 \x01(\t\x12\x12\n\nout_digest\x18\x03 \x01(\t\x12\x18\n\x10tokens_generated\x18\x04 \x01(\x04\x12\x11\n\tsynthetic\x18\x05 \x01(\x08\":\n\nHopReports\x12,\n\x07reports\x18\x01 \x03(\x0b\x32\x1b.meshnet.shard.v1.HopReport\"\x1c\n\x08\x45vidence\x12\x10\n\x08\x65vidence\x18\x01 \x01(\x0c\"N\n\x0b\x41ttestation\x12\x0b\n\x03hop\x18\x01 \x01(\r\x12\x10\n\x08\x61ttested\x18\x02 \x01(\x08\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\x12\x10\n\x08sequence\x18\x04 \x01(\x04\"C\n\x0c\x41ttestations\x12\x33\n\x0c\x61ttestations\x18\x01 \x03(\x0b\x32\x1d.meshnet.shard.v1.Attestation\"\xa4\x01\n\nShardError\x12)\n\x04\x63ode\x18\x01 \x01(\x0e\x32\x1b.meshnet.shard.v1.ErrorCode\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\x12\x11\n\tretryable\x18\x03 \x01(\x08\x12.\n\tresponder\x18\x04 \x01(\x0b\x32\x1b.meshnet.shard.v1.Responder\x12\x10\n\x03hop\x18\x05 \x01(\rH\x00\x88\x01\x01\x42\x06\n\x04_hop*\x88\x01\n\x0eSessionPurpose\x12\x1f\n\x1bSESSION_PURPOSE_UNSPECIFIED\x10\x00\x12\x19\n\x15SESSION_PURPOSE_SERVE\x10\x01\x12\x1b\n\x17SESSION_PURPOSE_CERTIFY\x10\x02\x12\x1d\n\x19SESSION_PURPOSE_HANDSHAKE\x10\x03*\x82\x03\n\tErrorCode\x12\x1a\n\x16\x45RROR_CODE_UNSPECIFIED\x10\x00\x12#\n\x1f\x45RROR_CODE_FINGERPRINT_MISMATCH\x10\x01\x12\x1d\n\x19\x45RROR_CODE_RANGE_MISMATCH\x10\x02\x12\x19\n\x15\x45RROR_CODE_STALE_BOOT\x10\x03\x12\x1a\n\x16\x45RROR_CODE_STALE_EPOCH\x10\x04\x12\x18\n\x14\x45RROR_CODE_BAD_PROOF\x10\x05\x12\x1b\n\x17\x45RROR_CODE_UNKNOWN_PEER\x10\x06\x12\x17\n\x13\x45RROR_CODE_HOP_LOST\x10\x07\x12!\n\x1d\x45RROR_CODE_PROTOCOL_VIOLATION\x10\x08\x12\x1a\n\x16\x45RROR_CODE_UNAVAILABLE\x10\t\x12\x17\n\x13\x45RROR_CODE_INTERNAL\x10\n\x12\x1c\n\x18\x45RROR_CODE_NOT_CERTIFIED\x10\x0b\x12\x18\n\x14\x45RROR_CODE_TIMED_OUT\x10\x0c\x32^\n\x0cShardRuntime\x12N\n\x07Session\x12\x1d.meshnet.shard.v1.CallerFrame\x1a .meshnet.shard.v1.ResponderFrame(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'meshnet_proto.shard_runtime_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SESSIONPURPOSE']._serialized_start=2475
-  _globals['_SESSIONPURPOSE']._serialized_end=2611
-  _globals['_ERRORCODE']._serialized_start=2614
-  _globals['_ERRORCODE']._serialized_end=3000
+  _globals['_SESSIONPURPOSE']._serialized_start=2495
+  _globals['_SESSIONPURPOSE']._serialized_end=2631
+  _globals['_ERRORCODE']._serialized_start=2634
+  _globals['_ERRORCODE']._serialized_end=3020
   _globals['_CALLERFRAME']._serialized_start=56
   _globals['_CALLERFRAME']._serialized_end=366
   _globals['_RESPONDERFRAME']._serialized_start=369
@@ -54,27 +54,27 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SESSIONACCEPTED']._serialized_start=1609
   _globals['_SESSIONACCEPTED']._serialized_end=1674
   _globals['_SESSIONREADY']._serialized_start=1676
-  _globals['_SESSIONREADY']._serialized_end=1766
-  _globals['_PROMPT']._serialized_start=1768
-  _globals['_PROMPT']._serialized_end=1790
-  _globals['_TOKENS']._serialized_start=1792
-  _globals['_TOKENS']._serialized_end=1861
-  _globals['_ACTIVATIONS']._serialized_start=1863
-  _globals['_ACTIVATIONS']._serialized_end=1939
-  _globals['_SESSIONFINISH']._serialized_start=1941
-  _globals['_SESSIONFINISH']._serialized_end=1956
-  _globals['_HOPREPORT']._serialized_start=1958
-  _globals['_HOPREPORT']._serialized_end=2066
-  _globals['_HOPREPORTS']._serialized_start=2068
-  _globals['_HOPREPORTS']._serialized_end=2126
-  _globals['_EVIDENCE']._serialized_start=2128
-  _globals['_EVIDENCE']._serialized_end=2156
-  _globals['_ATTESTATION']._serialized_start=2158
-  _globals['_ATTESTATION']._serialized_end=2236
-  _globals['_ATTESTATIONS']._serialized_start=2238
-  _globals['_ATTESTATIONS']._serialized_end=2305
-  _globals['_SHARDERROR']._serialized_start=2308
-  _globals['_SHARDERROR']._serialized_end=2472
-  _globals['_SHARDRUNTIME']._serialized_start=3002
-  _globals['_SHARDRUNTIME']._serialized_end=3096
+  _globals['_SESSIONREADY']._serialized_end=1786
+  _globals['_PROMPT']._serialized_start=1788
+  _globals['_PROMPT']._serialized_end=1810
+  _globals['_TOKENS']._serialized_start=1812
+  _globals['_TOKENS']._serialized_end=1881
+  _globals['_ACTIVATIONS']._serialized_start=1883
+  _globals['_ACTIVATIONS']._serialized_end=1959
+  _globals['_SESSIONFINISH']._serialized_start=1961
+  _globals['_SESSIONFINISH']._serialized_end=1976
+  _globals['_HOPREPORT']._serialized_start=1978
+  _globals['_HOPREPORT']._serialized_end=2086
+  _globals['_HOPREPORTS']._serialized_start=2088
+  _globals['_HOPREPORTS']._serialized_end=2146
+  _globals['_EVIDENCE']._serialized_start=2148
+  _globals['_EVIDENCE']._serialized_end=2176
+  _globals['_ATTESTATION']._serialized_start=2178
+  _globals['_ATTESTATION']._serialized_end=2256
+  _globals['_ATTESTATIONS']._serialized_start=2258
+  _globals['_ATTESTATIONS']._serialized_end=2325
+  _globals['_SHARDERROR']._serialized_start=2328
+  _globals['_SHARDERROR']._serialized_end=2492
+  _globals['_SHARDRUNTIME']._serialized_start=3022
+  _globals['_SHARDRUNTIME']._serialized_end=3116
 # @@protoc_insertion_point(module_scope)

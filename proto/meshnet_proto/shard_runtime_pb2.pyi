@@ -474,10 +474,13 @@ class SessionReady(_message.Message):
     MAX_POSITIONS_FIELD_NUMBER: _builtins.int
     MAX_POSITIONS_PER_FRAME_FIELD_NUMBER: _builtins.int
     END_TOKENS_FIELD_NUMBER: _builtins.int
+    VOCABULARY_FIELD_NUMBER: _builtins.int
     max_positions: _builtins.int
     """Most positions that may go in, the least of all hops."""
     max_positions_per_frame: _builtins.int
     """Most positions that one frame may bring, the least of all hops."""
+    vocabulary: _builtins.int
+    """How many token ids there are."""
     @_builtins.property
     def end_tokens(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Token ids after which a text is over, as the responder's files say."""
@@ -488,10 +491,11 @@ class SessionReady(_message.Message):
         max_positions: _builtins.int = ...,
         max_positions_per_frame: _builtins.int = ...,
         end_tokens: _abc.Iterable[_builtins.int] | None = ...,
+        vocabulary: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_tokens", b"end_tokens", "max_positions", b"max_positions", "max_positions_per_frame", b"max_positions_per_frame"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end_tokens", b"end_tokens", "max_positions", b"max_positions", "max_positions_per_frame", b"max_positions_per_frame", "vocabulary", b"vocabulary"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -35,26 +35,20 @@ from grpc import aio as _aio
 from meshnet_proto import shard_runtime_pb2 as _shard_runtime_pb2
 import abc as _abc_1
 
+
 GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class ShardRuntimeStub:
     def __init__(self, channel: _aio.Channel) -> None: ...
-    Session: _aio.StreamStreamMultiCallable[
-        _shard_runtime_pb2.CallerFrame, _shard_runtime_pb2.ResponderFrame
-    ]
+    Session: _aio.StreamStreamMultiCallable[_shard_runtime_pb2.CallerFrame, _shard_runtime_pb2.ResponderFrame]
 
 class ShardRuntimeServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def Session(
         self,
         request_iterator: _abc.AsyncIterator[_shard_runtime_pb2.CallerFrame],
-        context: _aio.ServicerContext[
-            _abc.AsyncIterator[_shard_runtime_pb2.CallerFrame],
-            _abc.AsyncIterator[_shard_runtime_pb2.ResponderFrame],
-        ],
+        context: _aio.ServicerContext[_abc.AsyncIterator[_shard_runtime_pb2.CallerFrame], _abc.AsyncIterator[_shard_runtime_pb2.ResponderFrame]],
     ) -> _abc.AsyncIterator[_shard_runtime_pb2.ResponderFrame]: ...
 
-def add_ShardRuntimeServicer_to_server(
-    servicer: ShardRuntimeServicer, server: _aio.Server
-) -> None: ...
+def add_ShardRuntimeServicer_to_server(servicer: ShardRuntimeServicer, server: _aio.Server) -> None: ...

@@ -65,6 +65,10 @@ class _Acknowledgement(Struct, frozen=True):
     seq: int
 
 
+class _Told(Struct, frozen=True):
+    ts: str
+
+
 def time_ns(text: str) -> int:
     """Nanoseconds since the epoch of the server's RFC 3339 time in UTC, as `2026-11-30T16:38:28.16Z`."""
     seconds, _, fraction = text.removesuffix("Z").partition(".")
@@ -131,6 +135,14 @@ class StreamApi:
         """The issuer's last record from any replica: it may be stale."""
         subject = subjects.event(self.realm, issuer)
         return await self._direct(f"{self.prefix}.DIRECT.GET.{self.stream}.{subject}", b"")
+
+    async def leader_time_ns(self) -> int:
+        """The time of the stream's leader, in ns since the epoch, as it answered."""
+        told = await self.call(f"STREAM.INFO.{self.stream}", None, _Told)
+        try:
+            return time_ns(told.ts)
+        except ValueError as error:
+            raise Unreachable(f"{told.ts[:40]!r} is not a server's time") from error
 
     async def _direct(self, subject: str, payload: bytes) -> Record | None:
         body, fields = await self._request(subject, payload)

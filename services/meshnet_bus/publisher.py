@@ -13,10 +13,11 @@ one place in the chain would be a fork, so an event that was signed is settled b
 is, even after `NotAcknowledged` or a cancelled `publish`; and unless something of ours was
 acknowledged a moment ago, the own last record is looked at before sending too.
 
-Signing needs time and chance, which are drawn here. Not here: keeping events over a restart of this
-process, and finding the place in the chain when the last record does not show it.
+Signing needs time and chance, which are drawn here. Keeping events over a restart of this process is
+the outbox's; what counts as a place in the chain is decided in `place`.
 """
 
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -26,19 +27,17 @@ from msgspec import Struct
 
 from meshnet_bus.api import API_PREFIX, ApiError, StreamApi
 from meshnet_bus.client import SafeClient, Unreachable
-from meshnet_events import subjects
+from meshnet_bus.place import AskHead, OwnEvents
 from meshnet_events.envelope import ChainHead, SignedEvent, sign_event
 from meshnet_events.facts import Fact
-from meshnet_events.gate import Gate
 from meshnet_events.keys import EventKey
-from meshnet_events.reasons import Refusal
 from meshnet_events.record import Record
-from meshnet_events.screened import Event, Screened
 
 _RESUME_READS = 3
 _LOOKS_BEFORE_RESEND = 2
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 1.0
+_log = logging.getLogger("meshnet_bus")
 
 
 class KeyInUse(Exception):
@@ -46,7 +45,7 @@ class KeyInUse(Exception):
 
 
 class PlaceLost(Exception):
-    """The issuer's last record does not show its place in the chain."""
+    """The issuer's place in its chain is shown neither by its last record nor by a tracker."""
 
 
 class NotAcknowledged(Exception):
@@ -65,6 +64,53 @@ class Published(Struct, frozen=True):
     duplicate: bool
 
 
+async def recover_place(
+    api: StreamApi, own: OwnEvents, ask_head: AskHead | None = None
+) -> ChainHead:
+    """Find the place in the chain from the own last record, whose signature is checked.
+
+    Without any record it is the chain's beginning. The last record may be a copy of an earlier
+    event, or no event of ours; so a tracker is asked too where there is one to ask, and if none
+    answers the record decides alone. Raises `Unreachable`, and `PlaceLost` when neither shows it.
+    """
+    place = ChainHead()
+    sequence, foreign = 0, False
+    for _ in range(_RESUME_READS):  # replicas may lag: the furthest one counts
+        record = await api.last_record_of(own.issuer)
+        if record is None:
+            continue
+        sequence = max(sequence, record.sequence)
+        found = own.place_of(record.body)
+        foreign = foreign or found is None
+        place = max(place, found or place, key=lambda head: head.issuerseq)
+    if ask_head is not None:
+        try:
+            body = await ask_head(sequence)
+        except Unreachable as error:
+            if foreign:
+                raise
+            _log.warning("no tracker confirms the place of %s in its chain: %s", own.issuer, error)
+        else:
+            return confirm_place(own, body, place)
+    if foreign:
+        raise PlaceLost(
+            f"the last record of {own.issuer} is no event that this key signed: someone else writes "
+            "to its subject. Find out who; the place in the chain is not known"
+        )
+    return place
+
+
+def confirm_place(own: OwnEvents, body: bytes | None, shown: ChainHead) -> ChainHead:
+    """Give the place that a tracker told with `body`; raises `PlaceLost` if it is not to be followed."""
+    told = own.told(body, shown)
+    if isinstance(told, ChainHead):
+        return told
+    raise PlaceLost(
+        f"the place of {own.issuer} in its chain is not known: {told}. If no other tracker says "
+        f"better, ask an operator to enrol this key again with chain_from {shown.issuerseq + 1} or more"
+    )
+
+
 class Publisher:
     """Publishes the events of `key`. Calls from several tasks go one after the other."""
 
@@ -75,6 +121,7 @@ class Publisher:
         key: EventKey,
         *,
         head: ChainHead | None = None,
+        ask_head: AskHead | None = None,
         clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         chance: Callable[[int], bytes] = os.urandom,
         ack_timeout_s: float = 5.0,
@@ -82,14 +129,14 @@ class Publisher:
         trust_ack_for_s: float = 1.0,
         prefix: str = API_PREFIX,
     ) -> None:
-        """Without `head` the place in the chain is recovered from the stream at the first use."""
+        """Without `head` the place in the chain is recovered at the first use: `recover_place`."""
         self.head = head
         """The chain as far as it is stored; None before it was recovered."""
         self._realm = realm
         self._key = key
-        self._subject = subjects.event(realm, key.public)
+        self._own = OwnEvents(realm, key.public)
+        self._ask_head = ask_head
         self._api = StreamApi(nc, realm, prefix=prefix, timeout_s=ack_timeout_s)
-        self._gate = Gate(realm)
         self._clock_ms = clock_ms
         self._chance = chance
         self._give_up_after_s = give_up_after_s
@@ -101,11 +148,7 @@ class Publisher:
         self._trusted_until = 0.0
 
     async def resume(self) -> ChainHead:
-        """Recover the place in the chain from the own last record, whose signature is checked.
-
-        Without any record it is the chain's beginning. Raises `Unreachable`, and `PlaceLost` when
-        the subject's last record is no event of this key.
-        """
+        """Recover the place in the chain: see `recover_place`."""
         async with self._lock:
             return await self._resume()
 
@@ -129,7 +172,7 @@ class Publisher:
                 time_ms=self._clock_ms(),
                 chance=self._chance(10),
             )
-            self._check(self._screen(signed.body).result)
+            self._own.check(signed.body, signature=False)
             return await self._settle(signed, head)
 
     async def publish_signed(self, signed: SignedEvent) -> Published:
@@ -138,7 +181,7 @@ class Publisher:
         Raises ValueError when it is another, when an event before it is not settled, or when the
         gate would refuse it.
         """
-        self._check(self._screen(signed.body).verified())
+        self._own.check(signed.body)
         async with self._lock:
             head = self.head or await self._resume()
             unsettled = self._unsettled
@@ -151,16 +194,7 @@ class Publisher:
             return await self._settle(signed, head)
 
     async def _resume(self) -> ChainHead:
-        place = ChainHead()
-        for _ in range(_RESUME_READS):  # replicas may lag: the furthest one counts
-            record = await self._api.last_record_of(self._key.public)
-            found = ChainHead() if record is None else self._place_of(record)
-            if found is None:
-                raise PlaceLost(
-                    f"the last record of {self._key.public} is no event that this key signed: someone "
-                    "else writes to its subject. Find out who; the place in the chain is not known"
-                )
-            place = max(place, found, key=lambda head: head.issuerseq)
+        place = await recover_place(self._api, self._own, self._ask_head)
         self.head = place
         return place
 
@@ -220,7 +254,7 @@ class Publisher:
         """Whether the own last record is `signed`; raises `KeyInUse` when the chain forked there."""
         if record.body == signed.body:
             return True
-        place = self._place_of(record)
+        place = self._own.place_of(record.body)
         if place is not None and (
             place.issuerseq > head.issuerseq
             or (place.issuerseq == head.issuerseq and place.digest != head.digest)
@@ -232,18 +266,3 @@ class Publisher:
             )
             raise KeyInUse(self._key_in_use)
         return False
-
-    def _screen(self, body: bytes) -> Screened:
-        return self._gate.screen(body, self._subject)
-
-    def _check(self, event: Event | Refusal) -> None:
-        """Raise ValueError for what the gate would refuse: the chain would break there for good."""
-        found = event.data if isinstance(event, Event) else event
-        if isinstance(found, Refusal):
-            message = f"the gate would refuse this event: {found.code}: {found.detail}"
-            raise ValueError(message)  # noqa: TRY004 - the type is right, what it says is not
-
-    def _place_of(self, record: Record) -> ChainHead | None:
-        """The place in our chain that a record has, if it is an event that our key signed."""
-        event = self._screen(record.body).verified()
-        return ChainHead(event.issuerseq, event.digest) if isinstance(event, Event) else None

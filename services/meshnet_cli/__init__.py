@@ -11,7 +11,6 @@
     publishing     one fact published, and what the registry made of it
     lookup         what people type (prefixes, labels) to what it names
     key_files      files that hold a seed, and files with a node's request to be enrolled
-    host_id        which machine this is
     policies       a policy from a file and flags
     output         table, JSON or NDJSON on stdout
     look           status as glyph, word and colour; short keys

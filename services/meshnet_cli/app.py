@@ -21,7 +21,12 @@ _COMMANDS = (
     ("demo", "meshnet_cli.demo.command:demo", "Everything, locally, end to end."),
     ("up", "meshnet_cli.commands.up:up", "Make a realm on this machine, or go on with it."),
     ("admin", "meshnet_cli.commands.admin:app", "Enrol, suspend, revoke, set policy: operators."),
-    ("node", "meshnet_cli.commands.node:app", "Keys, pins and registrations: node owners."),
+    ("node", "meshnet_cli.commands.node:app", "Run a node: keys, pins, proofs, sessions."),
+    (
+        "generate",
+        "meshnet_cli.commands.generate:generate",
+        "Text for a user, over a certified route.",
+    ),
     ("recipe", "meshnet_cli.commands.recipe:app", "What may be computed, and what may serve."),
     ("shard", "meshnet_cli.commands.shard:app", "Who holds which layers, and why not."),
     ("route", "meshnet_cli.commands.route:app", "Chains of shards over a whole model."),

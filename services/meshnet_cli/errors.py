@@ -78,6 +78,11 @@ _KNOWN: dict[str, tuple[int, str]] = {
     ),
     "meshnet_node.targets.LockedTargetError": (FAILED, ""),
     "meshnet_node.capability.CapabilityReportError": (FAILED, ""),
+    "meshnet_node.backends.BackendError": (FAILED, ""),
+    "meshnet_node.recipe_manifest.RecipeManifestError": (FAILED, ""),
+    "meshnet_node.doctor.expected.ExpectedError": (FAILED, ""),
+    "meshnet_node.doctor.declare.CannotDeclare": (FAILED, ""),
+    "meshnet_node.host.NoMachineId": (FAILED, ""),
     "meshnet_node.admission.CapabilityAdmissionError": (FAILED, "nothing was published"),
     "meshnet_events.keys.BadKey": (FAILED, ""),
     "cyclopts.completion.detect.ShellDetectionError": (

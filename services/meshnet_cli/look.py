@@ -10,7 +10,14 @@
 | withdrawn, superseded, not-live | ◌ | grey, outlined |
 | unknown | ○ | grey |
 
-The word carries the meaning; glyph and colour only make it quick to find.
+The word carries the meaning; glyph and colour only make it quick to find. The findings of a doctor:
+
+| finding | glyph | colour |
+|---|---|---|
+| ok | ✓ | bluish green |
+| warning | ! | orange |
+| failed | ✗ | vermilion |
+| skipped | – | grey |
 """
 
 from collections.abc import Sequence
@@ -33,6 +40,14 @@ _LOOK = {
     **dict.fromkeys(("withdrawn", "superseded", "not-live"), ("◌", _GREY)),
 }
 _UNKNOWN = ("○", _GREY)
+
+FINDINGS = {
+    "ok": ("✓", _GREEN),
+    "warning": ("!", _ORANGE),
+    "failed": ("✗", _VERMILION),
+    "skipped": ("–", _GREY),
+}
+"""Glyph and colour of a doctor's finding."""
 
 SHORT_KEY = 12
 """Characters of a key in a table: more than the 8 that commands ask for."""

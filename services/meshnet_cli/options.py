@@ -4,6 +4,9 @@ Output     how to print
 Where      which realm, at which server
 Source     where a state is read from: a file, the views, the stream
 Signing    which key states a fact
+ShardChoice  which layers of what are proven, under which recipe
+TlsChoice  certificates for endpoints of grpcs://
+ShardChoice  which layers of what, under which recipe
 """
 
 from dataclasses import dataclass
@@ -122,8 +125,68 @@ class PolicyChoice:
         }
 
 
+@Parameter(name="*", group=Group("TLS between nodes", sort_key=7))
+@dataclass(frozen=True, kw_only=True)
+class TlsChoice:
+    """PEM files for endpoints of `grpcs://`: all three, or none."""
+
+    tls_authority: Annotated[
+        Path | None,
+        Parameter(env_var="MESHNET_TLS_AUTHORITY", help="The authority that peers are signed by."),
+    ] = None
+    tls_certificate: Annotated[
+        Path | None,
+        Parameter(env_var="MESHNET_TLS_CERTIFICATE", help="This side's certificate."),
+    ] = None
+    tls_key: Annotated[
+        Path | None, Parameter(env_var="MESHNET_TLS_KEY", help="The certificate's key.")
+    ] = None
+
+
+@Parameter(name="*", group=Group("What is proven", sort_key=1))
+@dataclass(frozen=True, kw_only=True)
+class ShardChoice:
+    """Which layers of the model files are meant, and what is declared and expected of them."""
+
+    manifest: Annotated[Path, Parameter(help="The recipes that this node may run, TOML.")] = Path(
+        "recipes.toml"
+    )
+    recipe: Annotated[str | None, Parameter(help="The recipe's id, where there are several.")] = (
+        None
+    )
+    recipe_version: Annotated[
+        str | None, Parameter(help="Its version, where there are several.")
+    ] = None
+    backend: Annotated[str | None, Parameter(help="Its backend, where there are several.")] = None
+    layers: Annotated[
+        str | None, Parameter(help="Layers A:B, the last not included. Default: all held.")
+    ] = None
+    device: Annotated[str | None, Parameter(help="What computes. Default: the backend's best.")] = (
+        None
+    )
+    target: Annotated[
+        str | None, Parameter(help="The locked target whose files these must be.")
+    ] = None
+    expect: Annotated[
+        Path | None, Parameter(help="An identity or a pin, JSON, that these files must have.")
+    ] = None
+    artifact_id: Annotated[
+        str | None,
+        Parameter(help="Where it came from. Default: what is expected, or its name."),
+    ] = None
+    revision: Annotated[
+        str | None,
+        Parameter(help="The commit it came from. Default: what is expected, or its digest."),
+    ] = None
+    cache: Annotated[
+        bool, Parameter(negative="--no-cache", help="Whether digests seen before are trusted.")
+    ] = True
+
+
 OUTPUT = Output()
 WHERE = Where()
 SOURCE = Source()
 SIGNING = Signing()
 POLICY = PolicyChoice()
+TLS = TlsChoice()
+SHARD = ShardChoice()

@@ -14,7 +14,7 @@ _EVERY_S = 0.1
 
 
 @contextmanager
-def progress(what: str, unit: Literal["records", "bytes"]) -> Iterator[Meter]:
+def progress(what: str, unit: Literal["records", "bytes", "tokens"]) -> Iterator[Meter]:
     """Give a meter that draws a bar with rate and time remaining, where someone can see it."""
     if not sys.stderr.isatty():
         yield _ignore

@@ -14,6 +14,8 @@ is committed, so memory is bounded, and so is what one statement hands to SQLite
 Killed at any point, a projector goes on from the last commit.
 """
 
+from collections.abc import Callable
+
 import anyio
 import anyio.lowlevel
 
@@ -22,8 +24,8 @@ from meshnet_bus.history import FoldedPosition
 from meshnet_bus.reader import Reader
 from meshnet_events.record import Record
 from meshnet_tracker.registry.fold import Fold
-from meshnet_tracker.registry.state import State
-from meshnet_tracker.snapshot import take_batch
+from meshnet_tracker.registry.state import Changes, State
+from meshnet_tracker.snapshot import batch_of
 from meshnet_tracker.verification import Verifier
 from meshnet_tracker.views import Views
 
@@ -33,6 +35,9 @@ MAX_AHEAD = 2 * COMMIT_EVERY
 MAX_AHEAD_BYTES = 2 * COMMIT_EVERY_BYTES
 _COMMIT_AFTER_S = 1.0
 _LOOK_EVERY_S = 0.02
+
+OnCommit = Callable[[Changes], None]
+"""Is told what changed between two commits, each once. It is quick and does not raise."""
 
 
 class Projector:
@@ -46,16 +51,19 @@ class Projector:
         operator: str | None = None,
         verify: bool = True,
         until: int | None = None,
+        on_commit: OnCommit | None = None,
     ) -> None:
         """`operator` is the root of trust that we were told; `until` ends at that sequence.
 
-        `verify=False` leaves signatures unchecked: for measuring, and for a log that was verified.
+        `on_commit` is given what each commit wrote, once it is done. `verify=False` leaves
+        signatures unchecked: for measuring, and for a log that was verified.
         """
         self._views = views
         self._nc = nc
         self._operator = operator
         self._verifier = Verifier() if verify else None
         self._until = until
+        self._on_commit = on_commit
         self._fold: Fold | None = None
         self._reader: Reader | None = None
         self._folded: FoldedPosition | None = None
@@ -65,6 +73,13 @@ class Projector:
         self._taken = 0
         self.committed = 0
         """Sequence of the last record whose effects are committed."""
+        self.is_running = False
+        """Whether `run` has begun to read and has not ended, by a fault or otherwise."""
+
+    @property
+    def folded(self) -> int:
+        """Sequence of the last record that was folded, committed or not; 0 before `run` has begun."""
+        return self._fold.state.sequence if self._fold else 0
 
     @property
     def state(self) -> State:
@@ -109,6 +124,7 @@ class Projector:
                 anyio.create_task_group() as tasks,
             ):
                 self._reader = reader
+                self.is_running = True
                 tasks.start_soon(self._write)
                 async for batch in reader.large_batches():
                     if (folded := reader.folded) is not None:
@@ -124,6 +140,8 @@ class Projector:
                 tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             raise _sole(group) from None
+        finally:
+            self.is_running = False
 
     def _is_due(self) -> bool:
         """Whether, while catching up, it is time for another commit."""
@@ -162,8 +180,11 @@ class Projector:
             if position is None or position.sequence == self.committed:
                 continue
             self._taken, self._taken_bytes = position.sequence, self._folded_bytes
-            batch = take_batch(self.state)
+            changes = self.state.take_changes()
+            batch = batch_of(self.state, changes)
             await self._views.commit(batch, before=self.committed, position=position)
+            if self._on_commit is not None:
+                self._on_commit(changes)
             self.committed, self._committed_bytes = self._taken, self._taken_bytes
             self._committed_more.set()
             self._committed_more = anyio.Event()

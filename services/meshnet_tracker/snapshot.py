@@ -106,7 +106,11 @@ class Batch(Struct, frozen=True, gc=False):
 
 def take_batch(state: State) -> Batch:
     """Everything that changed in `state` since this was last called."""
-    changes = state.take_changes()
+    return batch_of(state, state.take_changes())
+
+
+def batch_of(state: State, changes: Changes) -> Batch:
+    """What `changes`, just taken from `state`, have a commit write."""
     return Batch(
         time_ns=state.time_ns,
         counts=_text(state.counts),

@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 from cli_kit import end
+from meshnet_bus.client import closing, connect
+from meshnet_bus.service import Asker
+from meshnet_events.queries import ClockQuery, NodeQuery
 
 
 @pytest.fixture(autouse=True)
@@ -172,3 +175,16 @@ def test_up_again_proposes_to_look_and_not_to_begin_anew(meshnet):
     told = told_by_up(meshnet, "realm")
     assert "meshnet log" in told
     assert "node init" not in told
+
+
+async def test_a_realm_that_is_up_answers_what_nodes_ask(meshnet):
+    said, process = meshnet.up()
+    try:
+        async with closing(await connect(said["server"], name="test")) as nc:
+            asker = Asker(nc, said["realm"])
+            operator = await asker.ask(NodeQuery(node=said["operator"], min_sequence=1))
+            assert (operator.head_issuerseq, operator.may_speak) == (1, False)
+            told = (await asker.ask(ClockQuery())).time_ns
+            assert abs(told - time.time_ns()) < 5_000_000_000
+    finally:
+        assert end(process) == 0

@@ -20,7 +20,14 @@ from meshnet_events.facts import DEFAULT_POLICY
 from meshnet_events.presence import Presence, decode_presence
 from meshnet_events.reasons import MEANING
 from meshnet_events.reference import EXAMPLE_REALM, example, pages
-from meshnet_events.schema import asyncapi, documents, event_schema, fact_schemas, presence_schema
+from meshnet_events.schema import (
+    asyncapi,
+    documents,
+    event_schema,
+    fact_schemas,
+    presence_schema,
+    query_schemas,
+)
 from meshnet_events.upcast import READABLE
 
 ROOT = Path(__file__).parents[2]
@@ -93,12 +100,28 @@ def test_every_readable_type_has_a_schema_file():
     assert facts == {f"{type_}.schema.json" for type_ in READABLE}
 
 
-@pytest.mark.parametrize("name", documents())
+QUERY_SCHEMAS = query_schemas()
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in documents() if name.removesuffix(".schema.json") not in QUERY_SCHEMAS]
+)
 def test_every_object_with_members_refuses_others_and_asks_for_all(name):
     for path, node in walk(json.loads(documents()[name])):
         if isinstance(node, dict) and node.get("type") == "object" and "properties" in node:
             assert node["additionalProperties"] is False, path
             assert sorted(node["required"]) == sorted(node["properties"]), path
+
+
+@pytest.mark.parametrize("name", QUERY_SCHEMAS)
+def test_a_query_refuses_other_members_and_an_answer_may_learn_to_say_more(name):
+    schema = QUERY_SCHEMAS[name]
+    if name.startswith("query."):
+        assert schema["additionalProperties"] is False
+        assert set(schema["properties"]) - set(schema["required"]) <= {"min_sequence", "exclude"}
+    else:
+        assert "additionalProperties" not in schema
+        assert sorted(schema["required"]) == sorted(schema["properties"])
 
 
 @pytest.mark.parametrize("name", documents())

@@ -15,9 +15,11 @@ from cyclopts import App, Parameter
 from msgspec import Struct
 
 from meshnet_cli import look
+from meshnet_cli.commands.certify import certify
+from meshnet_cli.commands.doctor import doctor, manifest
 from meshnet_cli.commands.pin import pin
+from meshnet_cli.commands.serve import serve
 from meshnet_cli.errors import FAILED, NOT_FOUND, OK, USAGE, CliError
-from meshnet_cli.host_id import host_of
 from meshnet_cli.key_files import keep_key, new_key, read_key, write_new
 from meshnet_cli.options import OUTPUT, WHERE, Output, Where
 from meshnet_cli.output import NOTHING_CHANGED, answer, line, pairs
@@ -30,6 +32,7 @@ from meshnet_events.facts import Capability, ShardRegistered, ShardWithdrawn
 from meshnet_events.keys import EventKey
 from meshnet_events.reasons import NOT_ENROLLED, SUSPENDED
 from meshnet_node.files import replace_file
+from meshnet_node.host import host_of
 from meshnet_tracker.registry.eligibility import judge
 
 if TYPE_CHECKING:
@@ -40,10 +43,10 @@ if TYPE_CHECKING:
 
 app = App(
     name="node",
-    help="""Run a node: make its key, pin model files, register shards and withdraw them.
+    help="""Run a node: make its key, pin model files, prove shards, register and withdraw them.
 
 A node is one key. An operator enrols it once; then it may register shards, each with the identity of
-what it loads and a fresh report that it can compute it.
+what it loads and a fresh report that it can compute it. The doctor writes both.
 
 ```
 meshnet node init --label rack-2
@@ -51,6 +54,10 @@ meshnet node init --label rack-2
 """,
 )
 app.command(pin)
+app.command(manifest)
+app.command(doctor)
+app.command(serve)
+app.command(certify)
 
 Directory = Annotated[
     Path | None,
@@ -168,6 +175,9 @@ def register(
     passed, and about exactly what is registered. A bad one is refused and nothing is published.
     Afterwards the registry is asked for its verdict. Exit code 1 when that is a refusal.
 
+    `meshnet node doctor --identity first.json --report report.json` writes both files. Runtimes that
+    are not ours write them themselves.
+
     The identity block says what is loaded and how it is computed. `meshnet node pin -o json` prints
     `artifact` and the axes of `recipe` that the file decides; the others are yours to state. Its
     fingerprint is derived, and `docs/reference/identity.md` has every member:
@@ -186,10 +196,9 @@ def register(
                 "recipe_version": "1", "catalogue_version": "1"}}
     ```
 
-    The report says that just this was computed here; `model_id` is the block's `artifact_id`. It is
-    written by `meshnet node doctor`, which comes with the next release; until then write it by
-    hand. A report of other digests is refused with those that the block has. The last three members
-    may be left out, and a `passed` may stand beside `status` when the two agree:
+    The report says that just this was computed here; `model_id` is the block's `artifact_id`. A report
+    of other digests is refused with those that the block has. The last three members may be left out,
+    and a `passed` may stand beside `status` when the two agree:
 
     ```
     {"model": {"model_id": "acme/model", "model_artifact_digest": "<64 hex>"},

@@ -71,7 +71,7 @@ def pin(
     from meshnet_node.pin import pin as pin_files
 
     if layers is not None:
-        span = _range(layers)
+        span = parse_layers(layers)
         if target is not None:
             raise CliError("--target needs whole files: no --layers", code=USAGE)
         if artifact_id is not None or revision is not None:
@@ -132,7 +132,8 @@ def _lock(name: str, known: "TargetFacts | None", pinned: "Pinned") -> Path:
     return path
 
 
-def _range(text: str) -> tuple[int, int]:
+def parse_layers(text: str) -> tuple[int, int]:
+    """The range that a person spells `A:B`, the last not included. Raises `CliError`."""
     found = re.fullmatch(r"(\d{1,6}):(\d{1,6})", text)
     if found is None:
         raise CliError(

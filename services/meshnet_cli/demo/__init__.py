@@ -1,8 +1,8 @@
-"""`meshnet demo`: what the registry is for, told once from end to end.
+"""`meshnet demo`: what the registry is for, done once for real from end to end.
 
-model    the made-up model that the story is about
-actors   scripted nodes: real keys, real signatures, real events, no model behind them
-stage    a real nats-server, a real realm, a real projector, all temporary
+model    the model file, its cuts, and the recipe that it runs under
+stage    a real nats-server, a real realm, a real tracker, all temporary
+cast     the nodes: their folders, their processes, and commands as their owners type them
 story    the steps
 command  the command line
 """

@@ -1,7 +1,7 @@
-"""The stage: a real nats-server on loopback, a real realm, a real projector, all temporary.
+"""The stage: a real nats-server on loopback, a real realm, a real tracker, all temporary.
 
-Whatever an actor says goes through the server and comes back by way of the projector; `heard` waits
-until the views hold it and gives the outcome that the registry gave it.
+The tracker folds what the nodes say, hears who is alive, and answers queries, as `meshnet up` does. The
+commands that the demo runs find it by a profile of its own.
 """
 
 import os
@@ -20,12 +20,16 @@ from meshnet_bus.local_server import LocalServer
 from meshnet_bus.publisher import Published, Publisher
 from meshnet_bus.reader import read_until
 from meshnet_bus.stream import create_realm
-from meshnet_cli.demo.actors import Actor
+from meshnet_cli.commands.up import serve_queries
+from meshnet_cli.demo.cast import Actor, Done, ending, run
+from meshnet_cli.key_files import keep_key
+from meshnet_cli.profile import Profile, write_profile
 from meshnet_events import facts
 from meshnet_events.envelope import ChainHead, SignedEvent, sign_event
 from meshnet_events.keys import EventKey
 from meshnet_events.record import Record
 from meshnet_tracker.projector import Projector
+from meshnet_tracker.registry.rows import Claim
 from meshnet_tracker.registry.state import State
 from meshnet_tracker.views import Views
 
@@ -43,31 +47,44 @@ class Stage:
     """Where the story plays. Use `Stage.open`."""
 
     def __init__(
-        self, nc: SafeClient, operator: EventKey, views: Views, projector: Projector
+        self, nc: SafeClient, operator: EventKey, folder: Path, views: Views, projector: Projector
     ) -> None:
         self._nc = nc
         self._views = views
         self._projector = projector
+        self.folder = folder
+        """Where everything of the demo is, until it is over."""
+        self.profile = folder / "profile.toml"
         self.operator_key = operator.public
         self.operator = Publisher(nc, REALM, operator)
+        self.actors: list[Actor] = []
 
     @classmethod
     @asynccontextmanager
     async def open(cls) -> AsyncIterator[Self]:
         """Start everything; stop and remove all of it at the end."""
         with tempfile.TemporaryDirectory(prefix="meshnet-demo-") as directory:
-            async with LocalServer(Path(directory) / "nats") as server:
+            folder = Path(directory)
+            async with LocalServer(folder / "nats") as server:
                 nc = await connect(server.url, name="meshnet demo")
                 async with closing(nc):
                     operator = EventKey(os.urandom(32))
                     await create_realm(nc, REALM, _first_event(operator), issuer=operator.public)
                     async with (
-                        Views.open(Path(directory) / "views.db", REALM) as views,
+                        Views.open(folder / "views.db", REALM) as views,
                         anyio.create_task_group() as tasks,
                     ):
                         projector = Projector(views, nc, operator=operator.public)
                         tasks.start_soon(projector.run)
-                        yield cls(nc, operator, views, projector)
+                        await projector.caught_up()
+                        await serve_queries(tasks, projector, nc, REALM)
+                        stage = cls(nc, operator, folder, views, projector)
+                        write_profile(
+                            stage.profile,
+                            Profile(realm=REALM, server=server.url, operator=operator.public),
+                        )
+                        async with ending(stage.actors):
+                            yield stage
                         tasks.cancel_scope.cancel()
 
     @property
@@ -84,14 +101,27 @@ class Stage:
         sorts before that one's, so that the story is the same for everyone.
         """
         key = EventKey(os.urandom(32))
-        while before is not None and key.public > before.key.public:
+        while before is not None and key.public > before.key:
             key = EventKey(os.urandom(32))
+        folder = self.folder / name
+        keep_key(folder / "node.key", key)
         await self.heard(
             await self.operator.publish(
                 facts.NodeEnrolled(chain_from=None, group=group, label=name, node=key.public)
             )
         )
-        return Actor(name, host, key, Publisher(self._nc, REALM, key))
+        actor = Actor(name, key.public, folder, host, self.profile)
+        self.actors.append(actor)
+        return actor
+
+    async def user(self, *arguments: str) -> Done:
+        """Run one command as somebody who is no node."""
+        return await run(self.profile, *arguments)
+
+    def claim(self, actor: Actor) -> Claim:
+        """The newest registration of a node's only shard."""
+        (claim,) = self.state.claims[actor.key].values()
+        return claim
 
     async def heard(self, published: Published) -> str:
         """The outcome of what was published, once the views hold it: `applied` or a refusal."""

@@ -1,20 +1,22 @@
 """The story, step by step. Each step says what happens, lets it happen, and shows what came of it."""
 
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Callable
 
-from msgspec import Struct
+import anyio.to_thread
+from msgspec import Struct, structs
 
 from meshnet_auditor.replay import replay
-from meshnet_cli import scripted
-from meshnet_cli.demo.actors import Actor
-from meshnet_cli.demo.model import LAYERS, MIDDLE, OTHER_LAYOUT, shard
-from meshnet_cli.demo.stage import REALM, Stage, now_ms
+from meshnet_cli.demo.cast import Actor, Done
+from meshnet_cli.demo.model import BACKEND, PROMPTS, Model, ModelName, make_model
+from meshnet_cli.demo.stage import REALM, Stage
 from meshnet_events import facts
-from meshnet_tracker.recipe import explain
+from meshnet_node.recipe_manifest import write_manifest
 from meshnet_tracker.registry.routing.plan import NoRoute, Route, plan
 
-STEPS = 10
-_TOO_OLD_MS = 20 * 60_000
+STEPS = 11
+_SHORT = 12
+_WIDTH = 72
 
 
 class Step(Struct, frozen=True):
@@ -29,90 +31,81 @@ class Step(Struct, frozen=True):
     recipe_key: str | None = None
 
 
-async def tell(stage: Stage) -> AsyncIterator[Step]:
-    """Play the story on `stage`."""
+Progress = Callable[[int, int], None]
+
+
+async def tell(stage: Stage, name: ModelName, progress: Progress) -> AsyncIterator[Step]:
+    """Play the story on `stage` with the model called `name`."""
+    model = await anyio.to_thread.run_sync(make_model, name, stage.folder, progress)
+    yield _pinned(model)
+
     ada = await stage.enrol("ada", "host-1", "north")
     bob = await stage.enrol("bob", "host-1", "north")
-    cyd = await stage.enrol("cyd", "host-2", "south")
-    dee = await stage.enrol("dee", "host-3", "south", before=bob)
-    first, last = shard(0, MIDDLE), shard(MIDDLE, LAYERS)
-    key = facts.recipe_key(
-        first.fingerprint.model_artifact_digest, first.fingerprint.runtime_recipe_digest
-    )
+    cyd = await stage.enrol("cyd", "host-2", "south", before=bob)
 
-    said = await stage.heard(await ada.register(first, validated_at_ms=now_ms()))
+    told = await ada.serve(model.first, model.manifest)
+    key = stage.claim(ada).recipe_key or ""
     yield Step(
-        "ada offers the first half of a model: its recipe arrives dark",
-        (f"shard.registered: {said}", f"recipe {key[:12]} is {_status(stage, key)}"),
+        "ada serves the first half: her doctor computes it, then she registers",
+        (*(notice.text for notice in told), "so its recipe arrives dark"),
         as_expected=_status(stage, key) == "dark",
         recipe_key=key,
     )
 
-    other = shard(MIDDLE, LAYERS, OTHER_LAYOUT)
-    said = await stage.heard(await cyd.register(other, validated_at_ms=now_ms()))
-    differences = explain(first.to_dict(), other.to_dict())
-    yield Step(
-        "cyd offers the second half, and differs in one axis of eleven",
-        (
-            f"shard.registered: {said}, as another recipe",
-            *(f"why not together: {d.reason}: {d.detail}" for d in differences),
-        ),
-        as_expected=[d.reason for d in differences] == ["cache-layout"],
-    )
-
-    said = await stage.heard(await dee.register(last, validated_at_ms=now_ms() - _TOO_OLD_MS))
-    yield Step(
-        "dee offers it too, with a proof from twenty minutes ago",
-        (said,),
-        as_expected=said.startswith("capability:stale"),
-    )
+    yield await _other_layout(bob, model)
 
     hole = plan(stage.state, key, "certify")
     yield Step(
         "so there is a hole in the coverage, and no route",
         _obstacles(hole),
         as_expected=isinstance(hole, NoRoute) and "range" in hole.codes,
+    )
+
+    await bob.serve(model.last, model.manifest)
+    done = await ada.run("node", "certify", "--recipe", key)
+    yield Step(
+        "bob fills it on ada's own machine: one host proves nothing",
+        _said(done),
+        as_expected=done.code == 1 and "hosts" in done.err and _status(stage, key) == "dark",
         recipe_key=key,
     )
 
-    await stage.heard(await bob.register(last, validated_at_ms=now_ms()))
-    said = await _certify(stage, "one-host", ada, bob)
-    yield Step(
-        "bob fills it on ada's own machine: evidence from one host is refused",
-        (f"forward.attested: {said}", f"recipe {key[:12]} is {_status(stage, key)}"),
-        as_expected=said.startswith("evidence:policy-hosts") and _status(stage, key) == "dark",
-    )
-
-    await stage.heard(await dee.register(last, validated_at_ms=now_ms()))
-    await stage.heard(await ada.shake_hands(dee, first, role="initiator"))
-    await stage.heard(await dee.shake_hands(ada, last, role="responder"))
-    said = await _certify(stage, "two-hosts", ada, dee)
+    await cyd.serve(model.last, model.manifest)
+    done = await ada.run("node", "certify", "--recipe", key, "-o", "json")
     certified_at = stage.state.sequence
     yield Step(
-        "dee comes back with a fresh proof: evidence from two hosts certifies",
-        (f"forward.attested: {said}", f"recipe {key[:12]} is {_status(stage, key)}"),
-        as_expected=_status(stage, key) == "certified",
+        "cyd serves it on another host: a real forward over gRPC, attested by both",
+        (*_certified(done), f"recipe {key[:_SHORT]} is {_status(stage, key)}"),
+        as_expected=done.code == 0 and _status(stage, key) == "certified",
         recipe_key=key,
     )
 
-    route = plan(stage.state, key)
+    prompt = PROMPTS[name]
+    done = await stage.user("generate", "--recipe", key, "--tokens", "12", prompt)
     yield Step(
-        "now a route can be planned for users",
-        _route(stage, route),
-        as_expected=isinstance(route, Route)
-        and [hop.node for hop in route.hops] == [ada.key.public, dee.key.public],
+        "now it serves: anyone's prompt goes over that route",
+        (*_text(prompt, done), *_note_on(model)),
+        as_expected=done.code == 0 and bool(done.out.strip()),
+    )
+
+    await cyd.kill()
+    done = await stage.user("generate", "--recipe", key, "--tokens", "12", prompt)
+    yield Step(
+        "cyd's process is killed: the route is planned anew without it",
+        (*_said(done), *_text(prompt, done)),
+        as_expected=done.code == 0 and "hop-lost" in done.err,
     )
 
     await stage.heard(
         await stage.operator.publish(
-            facts.RecipeRevoked(reason="wrong tokens at layer 14", recipe_key=key)
+            facts.RecipeRevoked(reason=f"wrong tokens at layer {model.cut}", recipe_key=key)
         )
     )
-    gone = plan(stage.state, key)
+    done = await stage.user("generate", "--recipe", key, prompt)
     yield Step(
         "the operator revokes the recipe: it serves nobody from the next record on",
-        _obstacles(gone),
-        as_expected=isinstance(gone, NoRoute) and "revoked" in gone.codes,
+        _said(done),
+        as_expected=done.code == 1 and "revoked" in done.err,
     )
 
     history = await stage.history()
@@ -129,29 +122,48 @@ async def tell(stage: Stage) -> AsyncIterator[Step]:
         as_expected=statuses == ("certified", "revoked"),
     )
 
-    counts = stage.state.counts
+    counts = now.counts
     refused = sum(n for code, n in counts.items() if code not in {"applied", "noop"})
     yield Step(
         "and the books add up",
         (
             f"{counts.get('applied', 0)} applied, {counts.get('noop', 0)} noop, {refused} rejected",
-            f"together {sum(counts.values())} of {stage.state.sequence} records",
+            f"together {sum(counts.values())} of {now.sequence} records",
         ),
-        as_expected=sum(counts.values()) == stage.state.sequence,
+        as_expected=sum(counts.values()) == now.sequence,
     )
 
 
-async def _certify(stage: Stage, session: str, first: Actor, last: Actor) -> str:
-    """Both participants attest a forward; the outcome of the last word."""
-    evidence = scripted.forward(
-        session,
-        [(actor.key.public, actor.boot_id) for actor in (first, last)],
-        shard(0, MIDDLE),
-        route_epoch=0,
-        completed_at_ms=now_ms(),
+def _pinned(model: Model) -> Step:
+    artifact = model.pinned.artifact
+    weights = model.pinned.recipe_fields["weight_quantization"]
+    return Step(
+        "a model file is pinned, and cut in two: each half can prove whose it is",
+        (
+            f"{artifact.artifact_id}: {artifact.architecture}, {model.layers} layers, {weights}",
+            f"content {artifact.content_digest}",
+            f"cut into layers [0, {model.cut}) and [{model.cut}, {model.layers})",
+            f"recipe: {BACKEND} {model.recipe.runtime_version}",
+        ),
+        as_expected=True,
     )
-    await stage.heard(await first.attest(evidence, 0))
-    return await stage.heard(await last.attest(evidence, 1))
+
+
+async def _other_layout(bob: Actor, model: Model) -> Step:
+    """What a doctor says to a recipe that is not what runs."""
+    other = bob.folder / "other.toml"
+    write_manifest(other, (structs.replace(model.recipe, kv_layout="padded-584"),))
+    done = await bob.run(
+        "node", "doctor", str(model.last), "--manifest", str(other),
+        "--declared-host", bob.host, "-o", "json",
+    )  # fmt: skip
+    findings = json.loads(done.out)["findings"] if done.out else []
+    failed = [f"{one['name']}: {one['found']}" for one in findings if one["status"] == "failed"]
+    return Step(
+        "bob declares another KV layout than runs: his own doctor stops him",
+        tuple(failed),
+        as_expected=done.code == 1 and any("kv_layout" in line for line in failed),
+    )
 
 
 def _status(stage: Stage, key: str) -> str:
@@ -165,11 +177,36 @@ def _obstacles(verdict: Route | NoRoute) -> tuple[str, ...]:
     return tuple(f"no route: {o.code}: {o.detail}" for o in verdict.obstacles)
 
 
-def _route(stage: Stage, verdict: Route | NoRoute) -> tuple[str, ...]:
-    if isinstance(verdict, NoRoute):
-        return _obstacles(verdict)
-    return tuple(
-        f"hop {index}: {stage.state.nodes[hop.node].label} computes layers "
-        f"[{hop.effective_start}, {hop.effective_end}) at {hop.endpoint}"
-        for index, hop in enumerate(verdict.hops)
+def _said(done: Done) -> tuple[str, ...]:
+    """What a command said on stderr, but for the advice."""
+    lines = (line.removeprefix("meshnet: ") for line in done.err.splitlines())
+    return tuple(line for line in lines if line.strip() and "`meshnet " not in line)
+
+
+def _certified(done: Done) -> tuple[str, ...]:
+    if done.code:
+        return _said(done)
+    said = json.loads(done.out)
+    return (
+        f"{said['tokens_generated']} tokens in {said['duration_ms']:,} ms",
+        *(
+            f"{one['label']} [{one['start']}, {one['end']}) attested at sequence {one['sequence']}"
+            if one["attested"]
+            else f"{one['label']} did not attest: {one['detail']}"
+            for one in said["participants"]
+        ),
+        *(f"seam: {seam}" for seam in said["seams"]),
     )
+
+
+def _text(prompt: str, done: Done) -> tuple[str, ...]:
+    if done.code:
+        return _said(done)
+    text = f"{prompt}{done.out}".replace("\n", " ").strip()
+    return tuple(text[at : at + _WIDTH] for at in range(0, len(text), _WIDTH))
+
+
+def _note_on(model: Model) -> tuple[str, ...]:
+    if model.text_is_nonsense:
+        return ("(nonsense: this model's weights are random; try --model gemma)",)
+    return ()

@@ -14,14 +14,13 @@ attest (`forward.make_evidence`).
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 
 from msgspec import Struct
 
 from meshnet_events.envelope import canonical
 from meshnet_events.facts import Evidence
 from meshnet_node.forward import Digests, Report, make_evidence, token_bytes
-from meshnet_node.session.failure import SessionFailed, violation
+from meshnet_node.session.failure import SessionFailed, plain, violation
 from meshnet_node.session.link import Caller, Link, Request, open_link
 from meshnet_node.session.opening import Purpose, RouteHop
 from meshnet_node.session.waiting import within
@@ -93,7 +92,7 @@ class Route:
 
     async def encode(self, text: str) -> tuple[int, ...]:
         """Token ids of a prompt, as the first hop's tokenizer has them."""
-        await self._link.send(pb.CallerFrame(prompt=pb.Prompt(text=text)))
+        await self._send(pb.CallerFrame(prompt=pb.Prompt(text=text)))
         return tuple((await self._receive("tokens", STEP_TIMEOUT_S)).tokens.ids)
 
     async def generate(
@@ -131,8 +130,7 @@ class Route:
                 sample=start + len(chunk) == len(ids),
             )
             self._position += len(chunk)
-            send = partial(self._link.send, pb.CallerFrame(tokens=tokens))
-            await within(STEP_TIMEOUT_S, send, "room to go on")
+            await self._send(pb.CallerFrame(tokens=tokens))
         came = (await self._receive("tokens", STEP_TIMEOUT_S)).tokens
         if len(came.ids) != 1 or came.ids[0] >= self.vocabulary:
             raise violation("a token that is none")
@@ -149,7 +147,7 @@ class Route:
 
     async def finish(self) -> tuple[Report, ...]:
         """Say that nothing more is to be computed; what each hop says that it saw."""
-        await self._link.send(pb.CallerFrame(finish=pb.SessionFinish()))
+        await self._send(pb.CallerFrame(finish=pb.SessionFinish()))
         reports = (await self._receive("reports", STEP_TIMEOUT_S)).reports.reports
         self._check_hops([report.hop for report in reports])
         return tuple(
@@ -183,7 +181,7 @@ class Route:
     async def ask_to_attest(self, evidence: Evidence) -> Certification:
         """Send the account down the route; who attested it, and who did not and why."""
         content = canonical(evidence)
-        await self._link.send(pb.CallerFrame(evidence=pb.Evidence(evidence=content)))
+        await self._send(pb.CallerFrame(evidence=pb.Evidence(evidence=content)))
         said = (await self._receive("attestations", ATTEST_TIMEOUT_S)).attestations.attestations
         self._check_hops([attestation.hop for attestation in said])
         return Certification(
@@ -193,7 +191,7 @@ class Route:
                     hop=attestation.hop,
                     node=hop.node,
                     attested=attestation.attested,
-                    detail=attestation.detail,
+                    detail=plain(attestation.detail),
                     sequence=attestation.sequence,
                 )
                 for hop, attestation in zip(self._plan.hops, said, strict=True)
@@ -203,6 +201,9 @@ class Route:
     def _check_hops(self, hops: list[int]) -> None:
         if hops != list(range(len(self._plan.hops))):
             raise violation(f"hop 0 speaks for hops {hops}, expected those of the route")
+
+    async def _send(self, frame: pb.CallerFrame) -> None:
+        await within(STEP_TIMEOUT_S, lambda: self._link.send(frame), "room to go on")
 
     async def _receive(self, kind: str, timeout_s: float) -> pb.ResponderFrame:
         return await within(timeout_s, lambda: self._link.receive(kind), f"{kind} of hop 0")

@@ -25,6 +25,7 @@ from meshnet_node.session.link import Meeting
 from meshnet_node.session.node import Node, ServedShard
 from meshnet_node.session.opening import Opening, range_fault, read_opening
 from meshnet_node.session.peers import check_caller, check_status
+from meshnet_node.session.transport import MAX_SMALL_FRAME_BYTES
 from meshnet_node.session.waiting import within
 from meshnet_proto import shard_runtime_pb2 as pb
 
@@ -32,8 +33,11 @@ from meshnet_proto import shard_runtime_pb2 as pb
 class Stream(Protocol):
     """The caller's stream, as a hop sees it."""
 
-    async def receive(self) -> pb.CallerFrame | None:
-        """The next frame; None when the caller will send no more. Raises SessionFailed."""
+    async def receive(self, most_bytes: int) -> pb.CallerFrame | None:
+        """The next frame; None when the caller will send no more.
+
+        Raises SessionFailed for one that is larger or cannot be read.
+        """
 
     async def send(self, frame: pb.ResponderFrame) -> None:
         """Send a frame."""
@@ -55,13 +59,10 @@ async def enter(node: Node, stream: Stream) -> Entered:
     """Everything up to `SessionAccepted`. Raises SessionFailed or CallerGone."""
     nonce = secrets.token_bytes(NONCE_BYTES)
     challenge = pb.SessionChallenge(key=node.key.public, nonce=nonce)
-    await stream.send(pb.ResponderFrame(challenge=challenge))
-    frame = await within(node.limits.open_timeout_s, stream.receive, "SessionOpen")
-    if frame is None:
-        raise CallerGone
-    if frame.WhichOneof("frame") != "open":
-        raise violation(f"{frame.WhichOneof('frame') or 'an unknown frame'}, expected open")
-    opening = read_opening(frame.open, realm=node.realm, key=node.key.public, nonce=nonce)
+    frame = await within(
+        node.limits.open_timeout_s, lambda: _challenged(stream, challenge), "SessionOpen"
+    )
+    opening = read_opening(frame, realm=node.realm, key=node.key.public, nonce=nonce)
     shard = _shard_of(node, opening)
     await check_caller(node.registry, opening)
     mismatches = compare(shard.identity, opening.presented)
@@ -83,11 +84,22 @@ async def enter(node: Node, stream: Stream) -> Entered:
     fault = range_fault(opening, start=held.start, end=held.end, layer_count=held.layer_count)
     if fault is not None:
         raise SessionFailed(pb.ERROR_CODE_RANGE_MISMATCH, fault)
-    await check_status(node.registry, opening, node.key.public)
+    await check_status(node.registry, opening)
     superseded = node.epochs.enter(*opening.session, opening.hop)
-    accepted = pb.SessionAccepted(responder=responder)
-    await stream.send(pb.ResponderFrame(accepted=accepted))
+    accepted = pb.ResponderFrame(accepted=pb.SessionAccepted(responder=responder))
+    await within(node.limits.open_timeout_s, lambda: stream.send(accepted), "room to answer")
     return Entered(opening, shard, superseded)
+
+
+async def _challenged(stream: Stream, challenge: pb.SessionChallenge) -> pb.SessionOpen:
+    """The caller's answer to our challenge."""
+    await stream.send(pb.ResponderFrame(challenge=challenge))
+    frame = await stream.receive(MAX_SMALL_FRAME_BYTES)
+    if frame is None:
+        raise CallerGone
+    if frame.WhichOneof("frame") != "open":
+        raise violation(f"{frame.WhichOneof('frame') or 'an unknown frame'}, expected open")
+    return frame.open
 
 
 def _shard_of(node: Node, opening: Opening) -> ServedShard:

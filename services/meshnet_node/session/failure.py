@@ -2,7 +2,8 @@
 
 `SessionFailed` is raised where something is found wrong and caught in one place on each side. A
 responder turns it into its last frame, a `ShardError`; a caller gets it back from that frame. What a
-peer says is for people and nothing else: it is cut short and decides nothing but whether to try again.
+peer says is for people and nothing else: it is cut short, kept to one line (`plain`), and decides
+nothing but whether to try again.
 """
 
 from meshnet_proto import shard_runtime_pb2 as pb
@@ -36,9 +37,9 @@ class SessionFailed(Exception):
         responder: pb.Responder | None = None,
         retryable: bool | None = None,
     ) -> None:
-        super().__init__(detail)
+        self.detail = plain(detail)
+        super().__init__(self.detail)
         self.code = code
-        self.detail = detail[:MAX_DETAIL]
         self.hop = hop
         self.responder = responder
         self.retryable = code in _RETRYABLE if retryable is None else retryable
@@ -62,7 +63,7 @@ class SessionFailed(Exception):
             return self
         return SessionFailed(
             pb.ERROR_CODE_HOP_LOST,
-            f"{self.reason}: {self.detail}",
+            self.detail if self.code == pb.ERROR_CODE_HOP_LOST else f"{self.reason}: {self.detail}",
             hop=hop if self.hop is None else max(hop, self.hop),
             retryable=self.retryable,
         )
@@ -88,6 +89,15 @@ class SessionFailed(Exception):
             responder=error.responder if error.HasField("responder") else None,
             retryable=error.retryable,
         )
+
+
+def plain(text: str) -> str:
+    """`text` cut short, on one line, with nothing in it that could steer a terminal or forge a log."""
+    cut = text[:MAX_DETAIL]
+    if cut.isprintable():
+        return cut
+    shown = (letter if letter.isprintable() else repr(letter)[1:-1] for letter in cut)
+    return "".join(shown)[:MAX_DETAIL]
 
 
 def reason_of(code: "pb.ErrorCode.ValueType") -> str:

@@ -12,11 +12,10 @@ session holds (its slot, its link to the next hop) it gives back however it ends
 """
 
 from collections.abc import Callable
-from contextlib import AsyncExitStack, closing
+from contextlib import AsyncExitStack
 from typing import Literal, NamedTuple, NoReturn, TypeVar
 
 import anyio
-import anyio.to_thread
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from meshnet_node.backends import BackendError, ContextFull, NoTokenizer, Slot, Step
@@ -27,11 +26,13 @@ from meshnet_node.session.link import Caller, Link, Meeting, Request, open_link
 from meshnet_node.session.node import Node, ServedShard
 from meshnet_node.session.opening import Opening
 from meshnet_node.session.peers import next_endpoint
+from meshnet_node.session.transport import MAX_FRAME_BYTES, MAX_SMALL_FRAME_BYTES
 from meshnet_node.session.waiting import within
 from meshnet_node.session.witness import decide, declined
 from meshnet_proto import shard_runtime_pb2 as pb
 
 _T = TypeVar("_T")
+_MARGIN_S = 1.0
 State = Literal["running", "finishing", "reported", "attesting", "ended"]
 Side = Literal["caller", "next"]
 
@@ -58,8 +59,9 @@ async def serve_session(node: Node, stream: Stream) -> None:
     async with AsyncExitStack() as held:
         link = await _open_next(node, opening, shard, held)
         session = _Session(node, stream, opening, shard, link)
-        slot = shard.loaded.open(opening.start, opening.end, positions=await session.ready())
-        await session.run(held.enter_context(closing(slot)), superseded)
+        positions = await session.agree()
+        slot = shard.slot(opening.start, opening.end, positions=positions)
+        await session.run(await held.enter_async_context(slot), superseded)
 
 
 async def _open_next(
@@ -109,20 +111,23 @@ class _Session:
         self._max_positions = min(node.limits.positions, shard.loaded.context_length)
         self._max_frame = shard.positions_per_frame(node.limits.positions_per_frame)
 
-    async def ready(self) -> int:
-        """Wait until every hop after is ready and say so; how many positions may go in."""
+    async def agree(self) -> int:
+        """Wait until every hop after is ready; how many positions may go in."""
         if self._link is not None:
             wait = self._link.receive
+            # each hop after opens its next one meanwhile: whoever waits nearest gives up first
+            patience_s = self._limits.open_timeout_s * len(self._opening.after)
             try:
-                frame = await within(
-                    self._limits.open_timeout_s, lambda: wait("ready"), "ready of the next hop"
-                )
+                frame = await within(patience_s, lambda: wait("ready"), "ready of the next hop")
             except SessionFailed as failure:
                 raise self._next_failed(failure) from failure
             self._max_positions = min(self._max_positions, frame.ready.max_positions)
             self._max_frame = min(self._max_frame, frame.ready.max_positions_per_frame)
         if not self._max_positions or not self._max_frame:
             raise self._next_failed(violation("it is ready for no positions"))
+        return self._max_positions
+
+    async def _say_ready(self) -> None:
         loaded = self._shard.loaded
         ready = pb.SessionReady(
             max_positions=self._max_positions,
@@ -131,11 +136,11 @@ class _Session:
             vocabulary=loaded.vocabulary,
         )
         await self._up(pb.ResponderFrame(ready=ready))
-        return self._max_positions
 
     async def run(self, slot: Slot, superseded: anyio.Event) -> None:
         """Compute until the session is over. Raises SessionFailed or CallerGone."""
         self._slot = slot
+        await self._say_ready()
         send, events = anyio.create_memory_object_stream[_Event](1)
         try:
             async with send, events, anyio.create_task_group() as tasks:
@@ -149,8 +154,9 @@ class _Session:
             raise _sole(group) from None
 
     async def _read_caller(self, events: MemoryObjectSendStream[_Event]) -> None:
+        most_bytes = MAX_FRAME_BYTES if self._opening.hop else MAX_SMALL_FRAME_BYTES
         while True:
-            frame = await self._stream.receive()
+            frame = await self._stream.receive(most_bytes)
             await events.send(_Event("caller", frame))
             if frame is None:
                 return
@@ -165,15 +171,22 @@ class _Session:
 
     async def _work(self, events: MemoryObjectReceiveStream[_Event]) -> None:
         while self._state != "ended":
-            await self._take(await within(self._patience_s, events.receive, "frame"))
+            await self._take(await self._next_event(events))
 
-    @property
-    def _patience_s(self) -> float:
-        """How long the next event may take: the caller has more time than a hop at work."""
-        if self._state == "attesting":
-            return self._limits.attest_timeout_s
-        is_callers_turn = self._state in {"running", "reported"} and not self._sampling
-        return self._limits.idle_timeout_s if is_callers_turn else self._limits.step_timeout_s
+    async def _next_event(self, events: MemoryObjectReceiveStream[_Event]) -> _Event:
+        """What happens next. Of a next hop that is silent for too long that is what happens."""
+        limits = self._limits
+        if self._state in {"running", "reported"} and not self._sampling:
+            return await within(limits.idle_timeout_s, events.receive, "frame of the caller")
+        patience_s = (
+            limits.attest_timeout_s if self._state == "attesting" else limits.step_timeout_s
+        )
+        # whoever is nearest to a silent hop gives up first, and names it
+        patience_s += _MARGIN_S * len(self._opening.after)
+        try:
+            return await within(patience_s, events.receive, "frame")
+        except SessionFailed as silence:
+            return _Event("next", silence)
 
     async def _take(self, event: _Event) -> None:
         side, what = event
@@ -203,8 +216,8 @@ class _Session:
     async def _on_caller_tokens(self, frame: pb.Tokens) -> None:
         if self._opening.hop:
             raise violation("tokens: only the first hop takes token ids")
+        self._check_positions(frame.position, len(frame.ids))
         ids, vocabulary = tuple(frame.ids), self._shard.loaded.vocabulary
-        self._check_positions(frame.position, len(ids))
         if any(token >= vocabulary for token in ids):
             raise violation(f"tokens: an id beyond the vocabulary of {vocabulary}")
         self._digests.entered(token_bytes(ids))
@@ -246,7 +259,8 @@ class _Session:
         elif sample:
             if step.token is None:
                 raise BackendError("the backend gave no token where one was asked for")
-            await self._return_token(step.token, self._text_of(step.token))
+            token = step.token
+            await self._return_token(token, await self._call(lambda: self._text_of(token)))
 
     def _text_of(self, token: int) -> bytes:
         try:
@@ -268,9 +282,8 @@ class _Session:
         await self._up(pb.ResponderFrame(tokens=tokens))
 
     async def _call(self, work: Callable[[], _T]) -> _T:
-        """Let the backend work, in a thread and in its turn."""
         try:
-            return await anyio.to_thread.run_sync(work, limiter=self._shard.turn)
+            return await self._shard.call(work)
         except NoTokenizer as error:
             raise SessionFailed(pb.ERROR_CODE_UNAVAILABLE, str(error), retryable=False) from error
         except ContextFull as error:

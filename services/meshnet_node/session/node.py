@@ -5,24 +5,28 @@ object: which sessions there have been (`Epochs`), and the newest result of ever
 """
 
 import time
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol, overload
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Protocol, TypeVar, overload
 
 import anyio
+import anyio.to_thread
 from msgspec import Struct, field
 
+from meshnet_bus.outbox import Handed
 from meshnet_bus.publisher import Published
-from meshnet_events.envelope import ChainHead
 from meshnet_events.facts import Fact
 from meshnet_events.keys import EventKey
 from meshnet_events.queries import ClaimAnswer, ClaimQuery, NodeAnswer, NodeQuery
-from meshnet_node.backends import LoadedShard
+from meshnet_node.backends import LoadedShard, Slot
 from meshnet_node.handshake import Results, Role, result
 from meshnet_node.recipe_identity import ShardIdentity
 from meshnet_node.session.failure import SessionFailed
 from meshnet_node.session.link import Meeting
 from meshnet_node.session.transport import MAX_FRAME_DATA_BYTES, Tls
 from meshnet_proto import shard_runtime_pb2 as pb
+
+_T = TypeVar("_T")
 
 
 class Limits(Struct, frozen=True):
@@ -53,11 +57,14 @@ class Registry(Protocol):
 class Record(Protocol):
     """Where facts go: the node's outbox."""
 
-    async def hand(self, fact: Fact) -> ChainHead:
-        """Take a fact over; it is published, whatever happens from now on."""
+    async def hand(self, fact: Fact) -> Handed:
+        """Take a fact over; it is published, whatever happens from now on.
 
-    async def stored(self, handed: ChainHead) -> Published:
-        """Wait until it is stored."""
+        Raises ValueError for one that is none, and `OutboxError`.
+        """
+
+    async def stored(self, handed: Handed) -> Published:
+        """Wait until it is stored. Raises `OutboxError`."""
 
 
 class ServedShard:
@@ -74,6 +81,25 @@ class ServedShard:
         self.turn = anyio.CapacityLimiter(1)
         """Whose turn it is: a backend is called from one thread at a time."""
 
+    async def call(self, work: Callable[[], _T]) -> _T:
+        """Let the backend work, in a thread and in its turn.
+
+        Work that has begun is waited for, also by whoever is cancelled: what it works on must not be
+        closed under it, nor the turn be given away. So this must run inside a cancel scope of anyio,
+        which a task that gRPC itself cancels is not (`Responder`).
+        """
+        return await anyio.to_thread.run_sync(work, limiter=self.turn)
+
+    @asynccontextmanager
+    async def slot(self, start: int, end: int, *, positions: int) -> AsyncIterator[Slot]:
+        """A slot of layers `[start, end)` for as long as it is needed."""
+        slot = await self.call(lambda: self.loaded.open(start, end, positions=positions))
+        try:
+            yield slot
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self.call(slot.close)
+
     def positions_per_frame(self, most: int) -> int:
         """How many positions fit one frame, at most `most`."""
         return max(1, min(most, MAX_FRAME_DATA_BYTES // self.loaded.position_bytes))
@@ -84,12 +110,23 @@ class Epochs:
 
     A session's id and epoch are good for one forward: an epoch below the newest one is refused, and
     so is a hop that was opened before. A newer epoch ends what still runs in an older one.
+
+    The sessions of long ago are forgotten, those that were attested are not: each of them stands in
+    the log for good, and a second word on one would be taken for a lie.
     """
 
     MAX_REMEMBERED = 16_384
 
     def __init__(self) -> None:
         self._newest: dict[str, tuple[int, dict[int, anyio.Event]]] = {}
+        self._attested: set[tuple[str, int]] = set()
+
+    def may_attest(self, session_id: str, epoch: int) -> bool:
+        """Whether this process may give its word on a session: once, whichever hop it was there."""
+        session = (session_id, epoch)
+        is_first = session not in self._attested
+        self._attested.add(session)
+        return is_first
 
     def enter(self, session_id: str, epoch: int, hop: int) -> anyio.Event:
         """Enter a session; the event is set when a newer epoch takes its place.

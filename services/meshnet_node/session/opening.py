@@ -21,6 +21,8 @@ Purpose = Literal["serve", "certify", "handshake"]
 
 MAX_HOPS = 64
 """Hops of one route; a longer one would be slower than any machine."""
+_MAX_SHARD_ID = 32
+_MAX_ENDPOINT = 1_024
 
 PURPOSES: dict[Purpose, "pb.SessionPurpose.ValueType"] = {
     "serve": pb.SESSION_PURPOSE_SERVE,
@@ -171,7 +173,7 @@ def _fault_of(frame: pb.SessionOpen) -> str | None:
     for name in ("caller_boot_id", "responder_boot_id"):
         if not is_uuid(getattr(frame, name)):
             return f"{name}: expected a UUID"
-    if not is_shard_id(frame.shard_id):
+    if not _is_shard_id(frame.shard_id):
         return "shard_id: expected [a-z0-9-]{1,32}"
     if frame.range.start >= frame.range.end:
         return "range: expected start below end"
@@ -191,10 +193,15 @@ def _hop_fault(hop: pb.NextHop) -> str | None:
         return "node: expected an NKey user public key (U…)"
     if not is_uuid(hop.boot_id):
         return "boot_id: expected a UUID"
-    if not is_shard_id(hop.shard_id):
+    if not _is_shard_id(hop.shard_id):
         return "shard_id: expected [a-z0-9-]{1,32}"
-    if not is_endpoint(hop.endpoint):
+    if len(hop.endpoint) > _MAX_ENDPOINT or not is_endpoint(hop.endpoint):
         return "endpoint: expected grpc://host:port or grpcs://host:port"
     if hop.range.start >= hop.range.end:
         return "range: expected start below end"
     return None
+
+
+def _is_shard_id(text: str) -> bool:
+    # the length first: a pattern's answers are remembered, and a stranger's text may be of any length
+    return len(text) <= _MAX_SHARD_ID and is_shard_id(text)

@@ -21,8 +21,9 @@ from meshnet_proto import shard_runtime_pb2 as pb
 async def check_caller(registry: Registry, opening: Opening) -> None:
     """Raise SessionFailed unless the caller may take the part it takes.
 
-    The hop before must be a node in its current boot; who asks for a forward to be attested must be
-    a node that is heard; a user who wants tokens may be anyone.
+    A neighbour must be a node in its current boot, or what is published of it would be of nobody; who
+    asks for a forward to be attested must be a node that is heard; a user who wants tokens may be
+    anyone.
     """
     if opening.hop == 0 and opening.purpose == "serve":
         return
@@ -34,7 +35,7 @@ async def check_caller(registry: Registry, opening: Opening) -> None:
             f"the tracker calls {caller} {known.status}: it may not take part in a session to "
             f"{opening.purpose}",
         )
-    if opening.hop > 0 and known.boot_id != opening.terms.boots.caller:
+    if opening.is_between_neighbours and known.boot_id != opening.terms.boots.caller:
         raise SessionFailed(
             pb.ERROR_CODE_STALE_BOOT,
             f"the tracker's current boot of {caller} is {known.boot_id}, the caller's is "
@@ -42,11 +43,17 @@ async def check_caller(registry: Registry, opening: Opening) -> None:
         )
 
 
-async def check_status(registry: Registry, opening: Opening, us: str) -> None:
-    """Raise SessionFailed where our own claim may not do what is asked (`us`: our key)."""
+async def check_status(registry: Registry, opening: Opening) -> None:
+    """Raise SessionFailed where our own claim may not do what is asked, or is of another boot."""
     if opening.purpose == "handshake":
         return
+    us, our_boot = opening.terms.keys.responder, opening.terms.boots.responder
     ours = await _claim(registry, us, opening.shard_id)
+    if ours.boot_id != our_boot:
+        raise SessionFailed(
+            pb.ERROR_CODE_STALE_BOOT,
+            f"the tracker's boot of this hop is {ours.boot_id}, this process is boot {our_boot}",
+        )
     fault = _bars(ours, opening.purpose)
     if fault is not None:
         code = (

@@ -21,6 +21,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from meshnet_bus.client import Unreachable
+from meshnet_bus.outbox_file import OutboxError
 from meshnet_node.backends import BackendError
 from meshnet_node.session.entrance import CallerGone
 from meshnet_node.session.failure import SessionFailed, violation
@@ -44,10 +45,12 @@ class _GrpcStream:
     def __init__(self, context: Any) -> None:
         self._context = context
 
-    async def receive(self) -> pb.CallerFrame | None:
+    async def receive(self, most_bytes: int) -> pb.CallerFrame | None:
         content = await self._context.read()
         if content is grpc.aio.EOF:
             return None
+        if len(content) > most_bytes:
+            raise violation(f"a frame of {len(content):,} bytes, expected at most {most_bytes:,}")
         try:
             return pb.CallerFrame.FromString(content)
         except DecodeError as error:
@@ -105,8 +108,9 @@ class Responder:
         except BackendError as error:
             _log.warning("the backend failed: %s", error)
             return SessionFailed(pb.ERROR_CODE_INTERNAL, f"the backend failed: {error}")
-        except Unreachable as error:
-            return SessionFailed(pb.ERROR_CODE_UNAVAILABLE, str(error))
+        except (OutboxError, Unreachable) as error:
+            _log.warning("nothing can be published: %s", error)
+            return SessionFailed(pb.ERROR_CODE_UNAVAILABLE, "this node cannot publish now")
         except Exception:  # noqa: BLE001 - one session's fault must not be the process's
             _log.exception("a session failed for a reason that nobody foresaw")
             return SessionFailed(pb.ERROR_CODE_INTERNAL, "this node failed; its log says where")
@@ -114,7 +118,11 @@ class Responder:
             self.sessions -= 1
 
     async def _served(self, stream: _GrpcStream) -> SessionFailed | None:
-        """Serve a session until it is over or the node stops."""
+        """Serve a session until it is over, its caller is gone, or the node stops.
+
+        gRPC cancels this task when the caller is gone, and would tear it away from a thread that
+        computes. So the session is a task of its own, which only ever sees its scope cancelled.
+        """
         stopped: SessionFailed | None = None
         try:
             async with anyio.create_task_group() as tasks:
@@ -125,9 +133,12 @@ class Responder:
                     stopped = SessionFailed(pb.ERROR_CODE_UNAVAILABLE, "this node is stopping")
                     tasks.cancel_scope.cancel()
 
+                async def serve_to_its_end() -> None:
+                    await serve_session(self.node, stream)
+                    tasks.cancel_scope.cancel()
+
                 tasks.start_soon(end_when_stopping)
-                await serve_session(self.node, stream)
-                tasks.cancel_scope.cancel()
+                tasks.start_soon(serve_to_its_end)
         except BaseExceptionGroup as group:
             if len(group.exceptions) == 1:
                 raise group.exceptions[0] from None

@@ -24,12 +24,19 @@ MAX_FRAME_BYTES = 8 * 1024 * 1024
 """Most bytes of one frame; more ends the stream before it is read."""
 MAX_FRAME_DATA_BYTES = 4 * 1024 * 1024
 """Most bytes of activations in one frame: half a frame, so that the rest always fits."""
+MAX_SMALL_FRAME_BYTES = 512 * 1024
+"""Most bytes of a frame without activations, as anyone may send it.
+
+A frame of empty members takes fifty times its size once it is read, so only neighbours, who are nodes
+of the realm, may send larger ones.
+"""
+MAX_ANSWER_BYTES = 1024 * 1024
+"""Most bytes of a responder's frame: the ids of the longest prompt, and nothing ever larger."""
 
 _KEEPALIVE_MS = 10_000
 _KEEPALIVE_TIMEOUT_MS = 5_000
 
 _OPTIONS: tuple[tuple[str, Any], ...] = (
-    ("grpc.max_receive_message_length", MAX_FRAME_BYTES),
     ("grpc.max_send_message_length", MAX_FRAME_BYTES),
     # a peer that is paused or cut off answers no ping: its sessions end within seconds
     ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
@@ -38,6 +45,7 @@ _OPTIONS: tuple[tuple[str, Any], ...] = (
 )
 CHANNEL_OPTIONS = (
     *_OPTIONS,
+    ("grpc.max_receive_message_length", MAX_ANSWER_BYTES),
     # names are resolved by the system, and no proxy of the environment is asked
     ("grpc.enable_http_proxy", 0),
     ("grpc.use_local_subchannel_pool", 1),
@@ -45,6 +53,7 @@ CHANNEL_OPTIONS = (
 )
 SERVER_OPTIONS = (
     *_OPTIONS,
+    ("grpc.max_receive_message_length", MAX_FRAME_BYTES),
     ("grpc.http2.min_ping_interval_without_data_ms", _KEEPALIVE_MS // 2),
     ("grpc.max_concurrent_streams", 256),
     # a second server on a taken port is an error, not a silent share

@@ -4,10 +4,10 @@ import logging
 
 import anyio
 
-from meshnet_bus.publisher import NotAcknowledged
+from meshnet_bus.outbox_file import OutboxError
 from meshnet_events.facts import Hop
 from meshnet_node.forward import Part, Seen, attestation, disagreements, read_evidence
-from meshnet_node.session.failure import MAX_DETAIL
+from meshnet_node.session.failure import plain
 from meshnet_node.session.node import Node, ServedShard
 from meshnet_node.session.opening import Opening
 from meshnet_proto import shard_runtime_pb2 as pb
@@ -33,22 +33,26 @@ async def decide(
         )
         if against:
             return declined(opening.hop, "; ".join(against))
-        handed = await node.record.hand(attestation(part, evidence))
-    except ValueError as error:
+        word = attestation(part, evidence)
+        if not node.epochs.may_attest(*opening.session):
+            return declined(opening.hop, "this node attested this session and epoch before")
+        handed = await node.record.hand(word)
+    except (ValueError, OutboxError) as error:
         return declined(opening.hop, str(error))
     sequence = 0
     with anyio.move_on_after(node.limits.attest_timeout_s / 2):
         try:
             sequence = (await node.record.stored(handed)).sequence
-        except NotAcknowledged:
-            _log.info("session %s: attested, and not stored yet", part.route_session_id)
+        except OutboxError as error:
+            _log.info("hop %d attested, and that is not stored yet: %s", opening.hop, error)
     return pb.Attestation(hop=opening.hop, attested=True, sequence=sequence)
 
 
 def declined(hop: int, why: str) -> pb.Attestation:
     """Say that a hop did not attest."""
-    _log.warning("hop %d did not attest: %s", hop, why)
-    return pb.Attestation(hop=hop, attested=False, detail=why[:MAX_DETAIL])
+    detail = plain(why)
+    _log.warning("hop %d did not attest: %s", hop, detail)
+    return pb.Attestation(hop=hop, attested=False, detail=detail)
 
 
 def _part(node: Node, opening: Opening, shard: ServedShard, seen: Seen) -> Part:

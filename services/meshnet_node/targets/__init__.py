@@ -14,11 +14,22 @@ somebody had the files in hand, the *lock*: what they turned out to be. The file
         "artifact": {"artifact_id": "acme/tiny-gguf", "revision": "<commit>", …},
         "files": [{"name": "tiny.gguf", "size_bytes": 4096, "sha256": "<64 hex>"}],
         "model_artifact_digest": "<64 hex>",
-        "recipe": {"weight_quantization": "F32:5,Q8_0:14", …}
+        "recipe": {"weight_quantization": "F32:5,Q8_0:14", …},
+        "forward": {
+          "challenge": "meshnet.doctor-challenge.v1",
+          "axes": {"activation_dtype": "float32", …, "backend_id": "reference-numpy"},
+          "output_digest": "<64 hex>"
+        }
       }
     }
 
-`artifact` is the block of an identity, `recipe` the axes that the files decide.
+`artifact` is the block of an identity, `recipe` the axes that the files decide. `forward` may be left
+out: it is what the doctor's forward through the *whole* model put out (`meshnet_node.probe`), where it
+once ran with the values of `axes`, which are those of `FORWARD_AXES`. A recipe with other values is not
+compared with it, and neither is a challenge of another name. Whoever has a passing report of the whole
+model records it so, and reviews the change of the file:
+
+    write_locked_target(path, with_forward(target, recipe, report.output_digest))
 
 Rules
 - `num_hidden_layers` is the stack that a route tiles; `total_artifact_layers` counts what the files
@@ -38,16 +49,20 @@ import msgspec
 import platformdirs
 from msgspec import Meta, Struct
 
+from meshnet_node.challenge import CHALLENGE
 from meshnet_node.files import replace_file
 from meshnet_node.recipe_identity import (
     RECIPE_AXES,
     ArtifactIdentity,
     DerivativeBinding,
     RecipeIdentityError,
+    RuntimeRecipe,
     canonical_sha256,
 )
 
 SET_DOMAIN = "meshnet.artifact-set.v1"
+FORWARD_AXES = ("activation_dtype", "compute_dtype", "kv_dtype", "backend_id")
+"""Axes that decide which tokens come out of given files. A new version must give the same ones."""
 
 _SHIPPED = Path(__file__).resolve().parent
 # With the length, because `$` also matches before a newline.
@@ -91,16 +106,26 @@ class LockedFile(Struct, frozen=True, forbid_unknown_fields=True):
     sha256: _Digest
 
 
+class RecordedForward(Struct, frozen=True, forbid_unknown_fields=True):
+    """What the doctor's forward through the whole model put out, and the axes it ran with."""
+
+    challenge: str
+    axes: dict[str, str]
+    output_digest: _Digest
+
+
 class LockedTarget(Struct, frozen=True):
     """A target with its lock. It cannot be made unless the two fit and the digests follow.
 
     `files` come in the order of their parts; `recipe` maps axes to the values the files decide.
+    `forward` is None where nobody has recorded one.
     """
 
     facts: TargetFacts
     artifact: ArtifactIdentity
     files: tuple[LockedFile, ...]
     recipe: dict[str, str]
+    forward: RecordedForward | None = None
 
     def __post_init__(self) -> None:
         facts, artifact = self.facts, self.artifact
@@ -120,6 +145,15 @@ class LockedTarget(Struct, frozen=True):
         for axis in self.recipe:
             if axis not in RECIPE_AXES:
                 raise self._wrong("recipe", "a member that is none", "only axes of a recipe")
+        if self.forward is not None and self.forward.axes.keys() != set(FORWARD_AXES):
+            raise self._wrong("forward.axes", "other members", ", ".join(FORWARD_AXES))
+
+    def recorded_output(self, recipe: RuntimeRecipe) -> str | None:
+        """What the whole model must put out under `recipe`; None where nothing says so."""
+        recorded = self.forward
+        if recorded is None or recorded.challenge != CHALLENGE:
+            return None
+        return recorded.output_digest if recorded.axes == _forward_axes(recipe) else None
 
     def _wrong(self, field: str, got: str, wanted: str) -> LockedTargetError:
         return LockedTargetError(
@@ -143,11 +177,12 @@ class LockedTarget(Struct, frozen=True):
         )
 
 
-class _Lock(Struct, frozen=True, forbid_unknown_fields=True):
+class _Lock(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     artifact: dict[str, Any]
     files: tuple[LockedFile, ...]
     model_artifact_digest: _Digest
     recipe: dict[str, str]
+    forward: RecordedForward | None = None
 
 
 class _TargetFile(Struct, frozen=True, forbid_unknown_fields=True):
@@ -196,7 +231,8 @@ def read_locked_target(path: Path, *, name: str | None = None) -> LockedTarget:
         artifact = ArtifactIdentity.from_dict(content.lock.artifact)
     except RecipeIdentityError as error:
         raise LockedTargetError(f"target {name}: {error}") from error
-    target = LockedTarget(_facts(content), artifact, content.lock.files, content.lock.recipe)
+    lock = content.lock
+    target = LockedTarget(_facts(content), artifact, lock.files, lock.recipe, lock.forward)
     if content.lock.model_artifact_digest != artifact.model_artifact_digest:
         raise LockedTargetError(
             f"target {name}: model_artifact_digest: found another digest, expected "
@@ -227,10 +263,21 @@ def write_locked_target(path: Path, target: LockedTarget) -> None:
             files=target.files,
             model_artifact_digest=target.artifact.model_artifact_digest,
             recipe=target.recipe,
+            forward=target.forward,
         ),
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, msgspec.json.format(msgspec.json.encode(content), indent=2) + b"\n")
+
+
+def with_forward(target: LockedTarget, recipe: RuntimeRecipe, output_digest: str) -> LockedTarget:
+    """The target with what a passing forward through its whole model put out under `recipe`."""
+    recorded = RecordedForward(CHALLENGE, _forward_axes(recipe), output_digest)
+    return msgspec.structs.replace(target, forward=recorded)
+
+
+def _forward_axes(recipe: RuntimeRecipe) -> dict[str, str]:
+    return {axis: str(recipe.axes[axis]) for axis in FORWARD_AXES}
 
 
 def set_digest(file_digests: Sequence[str]) -> str:

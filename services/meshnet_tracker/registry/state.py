@@ -59,6 +59,9 @@ class Changes(Struct):
 
     Where rows come and go, each key says whether there was a row when changes were last taken: one
     that came since and went again is no change.
+
+    `handshakes_said` counts the handshakes that were applied, by the reason of a refusal (one of
+    `rules.handshakes.REASONS`) and under "" where it was accepted: rows are only the newest of them.
     """
 
     chains: set[str] = field(default_factory=set)
@@ -71,6 +74,7 @@ class Changes(Struct):
     evidence: dict[str, bool] = field(default_factory=dict)
     transitions: list[Transition] = field(default_factory=list)
     refusals: list[RefusedRecord] = field(default_factory=list)
+    handshakes_said: dict[str, int] = field(default_factory=dict)
 
 
 class State:

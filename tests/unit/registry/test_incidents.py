@@ -5,11 +5,15 @@ is named in `ELSEWHERE`, with the part that does.
 """
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from kit import LAYERS, R, Scenario, Shard, fingerprint_of, identity_block
+from meshnet_events.presence import Presence
+from meshnet_tracker.metrics import TrackerMetrics
+from meshnet_tracker.presence import PresenceOverlay, boots_in
 from meshnet_tracker.recipe import explain
 from meshnet_tracker.registry.coverage import cover
 from meshnet_tracker.registry.eligibility import judge
@@ -28,7 +32,6 @@ ELSEWHERE = {
 }
 VERDICTS_ELSEWHERE = {
     ("protocol-patch-differs", "handshake"): "the node compares fingerprints before a session",
-    ("refusal-nobody-saw", "metric"): "the tracker counts handshakes as it projects them",
 }
 
 # the incidents' words for why there is no route, as the code and what its sentence must say
@@ -62,16 +65,6 @@ def test_every_incident_is_played_here_or_has_its_place_elsewhere():
         assert any(kind in verdict for verdict in CASES[name]["then"])
 
 
-class Silence:
-    """Presence that nobody has sent for longer than 15 seconds."""
-
-    def is_live(self, claim):
-        return False
-
-    def load(self, node):
-        return 0
-
-
 class Incident:
     """One scenario: its steps as events, its verdicts as questions to the registry."""
 
@@ -81,6 +74,8 @@ class Incident:
         self.keys = []
         self.bodies = {}
         self.blocks = {}
+        self.metrics = TrackerMetrics()
+        self.now_s = 0.0
         self.liveness = None
 
     # -- steps ---------------------------------------------------------------------------------
@@ -142,7 +137,14 @@ class Incident:
 
     def _presence(self, stated):
         assert stated == "none for 16 s"
-        self.liveness = Silence()
+        state = self.lab.state
+        self.liveness = PresenceOverlay(boots_in(lambda: state), lambda: self.now_s)
+        claims = list(state.all_claims())
+        for claim in claims:
+            said = Presence(boot_id=claim.boot_id, load=0, shards=(claim.shard_id,))
+            self.liveness.hear(claim.node, said)
+        assert all(map(self.liveness.is_live, claims))
+        self.now_s += 16
 
     # -- verdicts ------------------------------------------------------------------------------
 
@@ -231,6 +233,17 @@ class Incident:
         assert route.codes == ("handshake",)
         for node in verdict["pair"]:
             assert self.lab.public(node) in route.obstacles[0].detail
+
+    def _is_metric(self, verdict):
+        name, result = re.fullmatch(r'(\w+)\{result="(\w+)"\}', verdict["metric"]).groups()
+        self.metrics.count(self.lab.state.take_changes())
+        counted = [
+            sample.value
+            for family in self.metrics.registry.collect()
+            for sample in family.samples
+            if sample.name == name and sample.labels["result"] == result
+        ]
+        assert sum(counted) == len(self.lab.state.handshakes) > 0
 
     def _is_listed(self, verdict):
         assert verdict["listed"] is True

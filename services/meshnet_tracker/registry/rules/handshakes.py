@@ -7,6 +7,9 @@
 
 Applied, it replaces what this side said before of this peer, both boots and this fingerprint. Of
 its mismatches the first sixteen are kept, each detail cut to 256 characters: the log has the rest.
+
+Every applied one is also counted, for whoever watches, under its first reason: one of `REASONS`, or
+`other`, since a reason is whatever a node wrote. That count is no state.
 """
 
 from msgspec import structs
@@ -16,6 +19,23 @@ from meshnet_events.reasons import STALE_BOOT, UNKNOWN_PEER
 from meshnet_tracker.registry.outcome import APPLIED, Outcome, rejected
 from meshnet_tracker.registry.rows import Handshake
 from meshnet_tracker.registry.state import Cause, State
+
+REASONS = frozenset(
+    {
+        "activation-recipe",
+        "architecture",
+        "artifact",
+        "backend",
+        "boundary-schema",
+        "cache-layout",
+        "fingerprint",
+        "runtime",
+        "tokenizer",
+        "weight-quantization",
+    }
+)
+"""Why two shards may not compute together: the axes that `recipe.explain` tells, and the whole."""
+OTHER = "other"
 
 _MAX_MISMATCHES = 16
 _MAX_DETAIL = 256
@@ -52,7 +72,14 @@ def completed(state: State, fact: HandshakeCompleted, cause: Cause) -> Outcome:
             time_ms=cause.time_ms,
         )
     )
+    reason = "" if fact.accepted else _first_reason(fact.mismatches)
+    said = state.changes.handshakes_said
+    said[reason] = said.get(reason, 0) + 1
     return APPLIED
+
+
+def _first_reason(mismatches: tuple[Mismatch, ...]) -> str:
+    return mismatches[0].reason if mismatches and mismatches[0].reason else OTHER
 
 
 def _kept(mismatches: tuple[Mismatch, ...]) -> tuple[Mismatch, ...]:

@@ -1,0 +1,264 @@
+"""The piece of a chain that an outbox keeps, held in agreement with the stream.
+
+The own last record of the stream is looked at, `place` judges what it shows, and the file follows:
+
+    HELD       everything up to it is stored; the rest is pending, again where the stream lost it
+    MOVED_ON   the chain goes on from there: the key was used elsewhere while the file was closed
+    FORKED     another process has this key: `KeyInUse`
+    GAP        a tracker is asked for the place; without one it is `PlaceLost`
+
+A record that is no event of ours shows nothing: then a tracker's word stands, or the file's own.
+
+Where events were stored is written to the file many at a time: a crash before that loses only what
+looking at the stream tells again.
+"""
+
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Self
+
+import anyio
+from msgspec import Struct
+from msgspec.structs import replace
+
+from meshnet_bus.api import StreamApi
+from meshnet_bus.client import Unreachable
+from meshnet_bus.outbox_file import Acknowledged, OutboxError, OutboxFile, corrupted
+from meshnet_bus.place import AskHead, OwnEvents, Standing, Verdict, judge
+from meshnet_bus.publisher import KeyInUse, PlaceLost, confirm_place, recover_place
+from meshnet_events.envelope import ChainHead, SignedEvent
+
+_LOOKS = 3
+_REMEMBERED = 512  # events that need not be read back to be sent
+_LOOK_PAUSE_S = 0.1
+_log = logging.getLogger("meshnet_bus")
+
+
+class _Shown(Struct, frozen=True):
+    """What the own last record shows: its place (None if it is not ours) and sequence."""
+
+    place: ChainHead | None
+    sequence: int
+
+
+class KeptChain:
+    """One key's piece of chain. What concerns sending is for one task alone."""
+
+    def __init__(
+        self,
+        file: OutboxFile,
+        standing: Standing | None,
+        api: StreamApi,
+        own: OwnEvents,
+        *,
+        ask_head: AskHead | None,
+        chance: Callable[[int], bytes],
+    ) -> None:
+        """Use `KeptChain.open`."""
+        self.path = file.path
+        self.standing = standing
+        """How far it reaches; None while the place in the chain is not known."""
+        self.has_looked = False
+        """Whether it was compared with the stream since it was opened."""
+        self._file = file
+        self._api = api
+        self._own = own
+        self._ask_head = ask_head
+        self._chance = chance
+        self._newest: deque[SignedEvent] = deque(maxlen=_REMEMBERED)
+        self._unwritten: dict[int, Acknowledged] = {}
+        self._of_earlier_processes = 0 if standing is None else standing.tip.issuerseq
+        self._moving = anyio.Lock()  # whoever moves the tip, or judges by it
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        path: Path,
+        api: StreamApi,
+        own: OwnEvents,
+        *,
+        ask_head: AskHead | None,
+        chance: Callable[[int], bytes],
+    ) -> AsyncIterator[Self]:
+        """Open the file at `path`; nothing is compared yet. Raises `OutboxError`."""
+        async with OutboxFile.open(path, api.realm, own.issuer) as file:
+            yield cls(file, await file.standing(), api, own, ask_head=ask_head, chance=chance)
+
+    @property
+    def known(self) -> Standing:
+        """How far it reaches, where the place in the chain must be known."""
+        if self.standing is None:
+            raise RuntimeError("the place in the chain is not known yet")
+        return self.standing
+
+    async def begin(self) -> None:
+        """Find the place in the chain if it is not known. Raises `Unreachable` and `PlaceLost`."""
+        async with self._moving:
+            if self.standing is None:
+                try:
+                    origin = await recover_place(self._api, self._own, self._ask_head)
+                except Unreachable as error:
+                    raise Unreachable(
+                        f"the outbox {self.path} is new, and where the chain of {self._own.issuer} "
+                        f"stands must first be read from the stream: {error}"
+                    ) from error
+                await self._begin_at(origin)
+                self.has_looked = True
+
+    async def append(self, sign: Callable[[ChainHead], Sequence[SignedEvent]], now_ms: int) -> None:
+        """Keep the events that `sign` makes to follow the tip. Raises `OutboxError`."""
+        async with self._moving:
+            if events := sign(self.known.tip):
+                await self._file.append(events, now_ms)
+                self.standing = replace(self.known, tip=events[-1].head)
+                self._newest.extend(events)
+
+    async def next_events(self, limit: int) -> list[SignedEvent]:
+        """The next pending events, at most `limit`."""
+        standing, newest = self.known, self._newest
+        while newest and newest[0].head.issuerseq <= standing.stored.issuerseq:
+            newest.popleft()
+        if newest and newest[0].head.issuerseq == standing.stored.issuerseq + 1:
+            return list(islice(newest, limit))
+        return await self._file.events(
+            standing.stored.issuerseq, min(limit, max(standing.pending, 0))
+        )
+
+    def prove(self, event: SignedEvent) -> None:
+        """Raise `OutboxError` unless the next event, if another process wrote it, is what we signed."""
+        if event.head.issuerseq > self._of_earlier_processes:
+            return
+        found = self._own.read(event.body)
+        if (
+            found is None
+            or ChainHead(found.issuerseq, found.digest) != event.head
+            or ChainHead(found.issuerseq - 1, found.prev) != self.known.stored
+        ):
+            detail = f"event {event.head.issuerseq} is not the one that {self._own.issuer} signed"
+            raise OutboxError(corrupted(self.path, detail))
+
+    def acknowledge(self, head: ChainHead, sequence: int) -> None:
+        """Note that the next pending event is stored."""
+        self._unwritten[head.issuerseq] = Acknowledged(sequence, duplicate=False)
+        self.standing = replace(self.known, stored=head)
+
+    async def acknowledged(self, number: int) -> Acknowledged | None:
+        """Where the event with that number was stored; None when it is pending or not kept."""
+        return self._unwritten.get(number) or await self._file.acknowledged(number)
+
+    @property
+    def unwritten(self) -> int:
+        """How many acknowledgements are noted and not in the file."""
+        return len(self._unwritten)
+
+    async def write_acknowledgements(self, now_ms: int) -> None:
+        """Write to the file what is noted. Raises `OutboxError`; then it stays noted."""
+        if written := dict(self._unwritten):
+            await self._file.acknowledge(written, now_ms)
+            for number in written:
+                self._unwritten.pop(number, None)
+
+    async def prune(self, *, before_ms: int, limit: int) -> bool:
+        """Drop at most `limit` events that were acknowledged before `before_ms`: were there any?"""
+        origin = await self._file.prune(before_ms=before_ms, limit=limit)
+        if origin is not None:
+            self.standing = replace(self.known, origin=origin)
+        return origin is not None
+
+    async def look(self, *, expected: int) -> None:
+        """Compare with the own last record of the stream, and follow it.
+
+        Answers may be stale, so one behind the number `expected` is asked for again. Raises
+        `Unreachable`, `KeyInUse` and `PlaceLost`.
+        """
+        await self.begin()
+        await self._reconcile(await self._furthest(expected))
+        self.has_looked = True
+
+    async def _furthest(self, expected: int) -> _Shown:
+        furthest = _Shown(None, 0)
+        for look in range(_LOOKS):
+            if look:
+                await anyio.sleep(_LOOK_PAUSE_S * (0.5 + self._chance(1)[0] / 256))
+            record = await self._api.last_record_of(self._own.issuer)
+            place = ChainHead() if record is None else self._own.place_of(record.body)
+            sequence = 0 if record is None else record.sequence
+            if furthest.place is None or (
+                place is not None and place.issuerseq > furthest.place.issuerseq
+            ):
+                furthest = _Shown(place, sequence)
+            if furthest.place is not None and furthest.place.issuerseq >= expected:
+                break
+        return furthest
+
+    async def _reconcile(self, shown: _Shown) -> None:
+        place, verdict = shown.place, Verdict.GAP
+        if place is not None:
+            verdict = await self._judge(place, shown.sequence)
+        elif self._ask_head is None:
+            _log.warning("the last record of %s is no event of that key", self._own.issuer)
+            return
+        if verdict is Verdict.GAP and self._ask_head is not None:
+            body = await self._ask_head(shown.sequence)
+            place = confirm_place(self._own, body, place or ChainHead())
+            verdict = await self._judge(place, shown.sequence)
+        seen = 0 if place is None else place.issuerseq
+        if verdict is Verdict.GAP:
+            raise PlaceLost(self._tell_gap(seen))
+        if verdict is Verdict.FORKED:
+            raise KeyInUse(self._tell_fork(seen, shown.sequence))
+
+    async def _judge(self, place: ChainHead, sequence: int) -> Verdict:
+        """Judge the place that the stream shows, and follow it where that is right."""
+        async with self._moving:
+            standing = self.known
+            kept = await self._file.digest_at(place.issuerseq)
+            verdict = judge(standing, place, kept, is_first=not self.has_looked)
+            seen, stored = place.issuerseq, standing.stored.issuerseq
+            if verdict is Verdict.MOVED_ON:
+                told = "%s ends at event %d and the stream holds %d: going on from there"
+                _log.warning(told, self.path, standing.tip.issuerseq, seen)
+                await self._begin_at(place)
+            elif verdict is Verdict.HELD:
+                if seen < stored:
+                    told = "the stream lost events of %s: %d to %d are sent again"
+                    _log.warning(told, self._own.issuer, seen + 1, stored)
+                    await self._file.take_back(seen)
+                    for number in [n for n in self._unwritten if n > seen]:
+                        del self._unwritten[number]
+                for number in range(stored + 1, seen + 1):
+                    self._unwritten[number] = Acknowledged(sequence, duplicate=True)
+                self.standing = replace(standing, stored=place)
+        return verdict
+
+    async def _begin_at(self, origin: ChainHead) -> None:
+        await self._file.begin_at(origin)
+        self._unwritten.clear()
+        self._newest.clear()
+        self.standing = Standing(origin, origin, origin)
+
+    def _tell_gap(self, seen: int) -> str:
+        standing = self.known
+        return (
+            f"the last event of {self._own.issuer} that the stream shows is {seen}, "
+            f"{standing.stored.issuerseq} was acknowledged, and {self.path} keeps none before "
+            f"{standing.origin.issuerseq + 1}: the realm lost more than can be sent again. Ask an "
+            f"operator to enrol this key again with chain_from {standing.tip.issuerseq + 1} or more, "
+            f"then move {self.path}* away"
+        )
+
+    def _tell_fork(self, seen: int, sequence: int) -> str:
+        standing = self.known
+        return (
+            f"sequence {sequence} holds an event {seen} of {self._own.issuer} that is not in "
+            f"{self.path} (up to {standing.tip.issuerseq}, {standing.pending} of them pending): "
+            "another process has this key, or this file is an older copy of itself. Nothing was "
+            f"sent. Stop the other process; if there was none, move {self.path}* away: the place is "
+            "then taken from the stream, and what is pending is given up. If neither is yours, the "
+            "key was stolen"
+        )

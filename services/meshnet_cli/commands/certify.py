@@ -1,0 +1,244 @@
+"""`meshnet node certify`: a real forward over a whole route, attested by every node that took part."""
+
+import os
+import random
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import anyio
+from cyclopts import Parameter, validators
+from msgspec import Struct
+
+from meshnet_bus.client import Unreachable
+from meshnet_bus.service import QueryRefused
+from meshnet_cli import look
+from meshnet_cli.driving import Driven, asking, plan_route, read_tls, refused
+from meshnet_cli.errors import FAILED, OK, CliError
+from meshnet_cli.key_files import read_key
+from meshnet_cli.options import OUTPUT, TLS, WHERE, Output, TlsChoice, Where
+from meshnet_cli.output import answer, line, note, pairs, table
+from meshnet_cli.profile import settle
+from meshnet_cli.progress import progress
+from meshnet_events.queries import RecipeAnswer, RecipeQuery
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from meshnet_bus.service import Asker
+    from meshnet_node.session.driver import Certification, Route
+
+_CHALLENGE_TOKENS = 12
+
+
+class Participant(Struct, frozen=True):
+    """One hop of the forward, and its word on it."""
+
+    hop: int
+    node: str
+    label: str
+    start: int
+    end: int
+    attested: bool
+    sequence: int
+    detail: str
+
+
+class Certified(Struct, frozen=True):
+    """What came of a certifying forward: who attested, and what the recipe is now."""
+
+    recipe_key: str
+    recipe_status: str
+    why: str
+    route_session_id: str
+    tokens_generated: int
+    duration_ms: int
+    input_digest: str
+    output_digest: str
+    seams: tuple[str, ...]
+    participants: tuple[Participant, ...]
+
+
+def certify(
+    *,
+    recipe: Annotated[str, Parameter(help="8 characters or more of a recipe key.")],
+    tokens: Annotated[
+        int, Parameter(validator=validators.Number(gte=1, lte=1024), help="How many to generate.")
+    ] = 16,
+    prompt: Annotated[
+        str | None,
+        Parameter(help="The text to begin with. Default: a challenge of tokens drawn by chance."),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, Parameter(help="A node's key to do without. May be repeated.")
+    ] = None,
+    directory: Annotated[
+        Path | None,
+        Parameter(
+            name="--dir",
+            env_var="MESHNET_NODE_DIR",
+            help="The node that asks for it: its directory. Default: the profile's.",
+        ),
+    ] = None,
+    tls: TlsChoice = TLS,
+    where: Where = WHERE,
+    output: Output = OUTPUT,
+) -> int:
+    """Run a real forward over a whole route, and have every node that took part attest it.
+
+    The tracker plans the route: over several nodes and hosts, as the realm's policy asks, and where it
+    can over seams that nobody has proven yet. Tokens are generated from a challenge that nobody could
+    know before. Then each node compares the account of it with what it saw itself, its own layers, its
+    neighbours, every byte that came in and went out, and publishes its word, or says why not. When all
+    have, the recipe leaves the dark.
+
+    Any node of the realm may ask for it. Exit code 1 when the recipe is not certified afterwards.
+
+    ```
+    meshnet node certify --recipe 17ae3860
+    ```
+    """
+    settings = settle(where)
+    folder = directory or settings.node_directory
+    key = read_key(
+        folder / "node.key",
+        "node key",
+        advice="certifying is asked for by a node: `meshnet node init` makes one, or name it with --dir",
+    )
+    certificates = read_tls(tls)
+
+    async def run() -> tuple[Driven, "Certification", RecipeAnswer, int]:
+        async with asking(settings) as asker:
+            driven = await plan_route(
+                asker,
+                settings,
+                recipe,
+                "certify",
+                key=key,
+                boot_id=str(uuid.uuid4()),
+                exclude=exclude or (),
+                tls=certificates,
+            )
+            note(_route_text(driven))
+            started = time.monotonic_ns()
+            done = await _forward(driven, tokens, prompt)
+            duration_ms = (time.monotonic_ns() - started) // 1_000_000
+            return driven, done, await _status_after(asker, driven, done), duration_ms
+
+    driven, done, after, duration_ms = anyio.run(run)
+    document = _document(driven, done, after, duration_ms)
+    answer(output, document, lambda screen: _show(screen, document))
+    return OK if after.status == "certified" and done.is_complete else FAILED
+
+
+def _route_text(driven: Driven) -> str:
+    hops = (
+        f"{driven.name_of(index)} [{hop.start}, {hop.end})"
+        for index, hop in enumerate(driven.plan.hops)
+    )
+    return f"route: {' → '.join(hops)}"
+
+
+async def _forward(driven: Driven, tokens: int, prompt: str | None) -> "Certification":
+    from meshnet_node.session.driver import Inconsistent, open_route
+    from meshnet_node.session.failure import SessionFailed
+
+    try:
+        async with open_route(driven.caller, driven.plan) as route:
+            ids = await route.encode(prompt) if prompt is not None else _challenge(route)
+            with progress("generating", "tokens") as meter:
+                count = 0
+                async for _token in route.generate(ids, max_tokens=tokens, stop_at_end=False):
+                    count += 1
+                    meter(count, tokens)
+            return await route.certify(completed_at_ms=time.time_ns() // 1_000_000)
+    except SessionFailed as failure:
+        raise driven.explain(failure) from failure
+    except Inconsistent as error:
+        raise CliError(
+            f"the hops contradict each other: {error}",
+            "nothing was attested; a hop that lies, or a broken one, is among them",
+        ) from error
+    except ValueError as error:
+        raise CliError(str(error), "ask for fewer --tokens, or give a shorter --prompt") from error
+
+
+def _challenge(route: "Route") -> tuple[int, ...]:
+    """Token ids that nobody could have prepared for."""
+    chance = random.Random(os.urandom(16))  # noqa: S311 - seeded by the system; no secret
+    count = min(_CHALLENGE_TOKENS, max(1, route.max_positions // 2))
+    return tuple(chance.randrange(route.vocabulary) for _ in range(count))
+
+
+async def _status_after(asker: "Asker", driven: Driven, done: "Certification") -> RecipeAnswer:
+    """What the recipe is, once the tracker has seen every attestation that is stored."""
+    last = max((one.sequence for one in done.attestations), default=0)
+    try:
+        return await asker.ask(RecipeQuery(recipe=driven.answer.recipe_key, min_sequence=last))
+    except QueryRefused as refusal:
+        raise refused(refusal) from refusal
+    except Unreachable as error:
+        raise CliError(
+            f"the forward is over, and no tracker says what came of it: {error}",
+            "`meshnet recipe show` tells later",
+        ) from error
+
+
+def _document(
+    driven: Driven, done: "Certification", after: RecipeAnswer, duration_ms: int
+) -> Certified:
+    evidence = done.evidence
+    return Certified(
+        recipe_key=driven.answer.recipe_key,
+        recipe_status=after.status,
+        why=after.why,
+        route_session_id=evidence.route_session_id,
+        tokens_generated=evidence.tokens_generated,
+        duration_ms=duration_ms,
+        input_digest=evidence.input_digest,
+        output_digest=evidence.output_digest,
+        seams=evidence.seams,
+        participants=tuple(
+            Participant(
+                hop=one.hop,
+                node=one.node,
+                label=driven.answer.hops[one.hop].label,
+                start=driven.plan.hops[one.hop].start,
+                end=driven.plan.hops[one.hop].end,
+                attested=one.attested,
+                sequence=one.sequence,
+                detail=one.detail,
+            )
+            for one in done.attestations
+        ),
+    )
+
+
+def _show(screen: "Console", document: Certified) -> None:
+    rows = table(
+        "hop", "node", "layers", "its word", "because", right=["hop"], flexible=["because"]
+    )
+    for one in document.participants:
+        rows.add_row(
+            str(one.hop),
+            look.one_line(one.label or look.short(one.node)),
+            look.layers(one.start, one.end),
+            look.status("applied" if one.attested else "refused")
+            if not one.attested
+            else f"attested at {one.sequence}"
+            if one.sequence
+            else "attested, not stored yet",
+            look.one_line(one.detail),
+        )
+    screen.print(rows)
+    pairs(
+        screen,
+        (
+            ("tokens", f"{document.tokens_generated} in {document.duration_ms:,} ms"),
+            ("session", document.route_session_id),
+            ("recipe", document.recipe_key),
+            ("it is", look.status(document.recipe_status)),
+        ),
+    )
+    line(screen, document.why)

@@ -1,0 +1,303 @@
+"""`meshnet node doctor` and `meshnet node manifest`: what is declared, and whether it is what runs."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import msgspec
+from cyclopts import Group, Parameter
+
+from meshnet_cli import look
+from meshnet_cli.errors import FAILED, OK, CliError
+from meshnet_cli.options import (
+    OUTPUT,
+    SHARD,
+    TLS,
+    WHERE,
+    Output,
+    ShardChoice,
+    TlsChoice,
+    Where,
+)
+from meshnet_cli.output import answer, console, line, note
+from meshnet_cli.progress import progress
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+    from meshnet_cli.profile import Settings
+    from meshnet_node.doctor import Diagnosis, Finding, MachineCase, ShardQuestion
+    from meshnet_node.session.transport import Tls
+
+_NODE = Group("The node", sort_key=2)
+_FILES = Group("What is written", sort_key=3)
+
+
+def doctor(
+    files: Annotated[list[Path], Parameter(help="A model file, or every part of a split one.")],
+    /,
+    *,
+    directory: Annotated[
+        Path | None,
+        Parameter(
+            name="--dir",
+            group=_NODE,
+            env_var="MESHNET_NODE_DIR",
+            help="The node's directory. Default: the profile's.",
+        ),
+    ] = None,
+    endpoint: Annotated[
+        str | None, Parameter(group=_NODE, help="Where peers reach it: grpc://host:port.")
+    ] = None,
+    listen: Annotated[
+        str | None,
+        Parameter(group=_NODE, help="Where that arrives here, host:port, if not at its address."),
+    ] = None,
+    declared_host: Annotated[
+        str | None, Parameter(group=_NODE, help="What the machine is called, if not by its id.")
+    ] = None,
+    identity: Annotated[
+        Path | None, Parameter(group=_FILES, help="Write the identity block here.")
+    ] = None,
+    report: Annotated[
+        Path | None, Parameter(group=_FILES, help="Write the capability report here.")
+    ] = None,
+    shard: ShardChoice = SHARD,
+    tls: TlsChoice = TLS,
+    where: Where = WHERE,
+    output: Output = OUTPUT,
+) -> int:
+    r"""Prove that this machine computes what it declares, and find what would go wrong.
+
+    The layers are loaded and a bounded real forward is pushed through them: its numbers must be finite,
+    of the right shapes, the same twice, and those that the target records. What runs is compared with
+    the declared recipe, axis by axis. Clock, tracker, endpoint, key, host and disk are looked at too.
+    Every failure comes with what to do; exit code 1 when there is one. Nothing is changed but the
+    files that are named to be written, which `meshnet node register` takes.
+
+    ```
+    meshnet node doctor model.gguf --manifest recipes.toml --layers 0:9 \
+        --endpoint grpc://10.0.0.7:7001 \
+        --identity first.json --report report.json
+    ```
+    """
+    from meshnet_cli.driving import read_tls
+    from meshnet_cli.profile import settle
+    from meshnet_node.doctor import MachineCase
+
+    settings = settle(where)
+    question = question_of(files, shard)
+    machine = MachineCase(
+        directory=directory or settings.node_directory, declared_host=declared_host
+    )
+    follow = Follow(console() if output.format == "table" else None)
+    diagnosis = _diagnose(
+        question, machine, settings, _ReachedAt(endpoint, listen, read_tls(tls)), follow
+    )
+    _write(diagnosis, identity, report)
+    answer(
+        output,
+        {
+            "passed": diagnosis.passed,
+            "verdict": diagnosis.verdict,
+            "findings": diagnosis.findings,
+            "identity": diagnosis.identity and diagnosis.identity.to_dict(with_fingerprint=True),
+            "report": diagnosis.report,
+        },
+        lambda screen: _show_verdict(screen, diagnosis),
+        rows=diagnosis.findings,
+    )
+    return OK if diagnosis.passed else FAILED
+
+
+def manifest(
+    files: Annotated[list[Path], Parameter(help="A model file, or every part of a split one.")],
+    /,
+    *,
+    backend: Annotated[str, Parameter(help="The backend that is to run it.")],
+    device: Annotated[
+        str | None, Parameter(help="What computes. Default: the backend's best.")
+    ] = None,
+    recipe_id: Annotated[str, Parameter(help="What the recipe is called.")] = "default",
+    recipe_version: Annotated[str, Parameter(help="Its version.")] = "1",
+    catalogue_version: Annotated[str, Parameter(help="The version of your recipes.")] = "1",
+    tokenizer_revision: Annotated[
+        str | None, Parameter(help="The tokenizer's digest, if the files hold none.")
+    ] = None,
+    destination: Annotated[
+        Path | None, Parameter(name="--output", help="Where to write it. Default: shown only.")
+    ] = None,
+    overwrite: Annotated[bool, Parameter(help="Write over a manifest that is there.")] = False,
+    output: Output = OUTPUT,
+) -> None:
+    r"""Propose a recipe for a model and a backend, as a manifest.
+
+    The files decide some axes of the recipe; for the others the backend loads one layer and reports what
+    it runs. Read it before you use it: the manifest is your declaration, and the doctor holds against it
+    whatever runs later.
+
+    ```
+    meshnet node manifest model.gguf --backend reference-numpy \
+        --output recipes.toml
+    ```
+    """
+    from meshnet_node.doctor.declare import observed_recipe
+    from meshnet_node.recipe_manifest import render, write_manifest
+
+    if destination is not None and destination.exists() and not overwrite:
+        raise CliError(
+            f"{destination}: it exists already",
+            "name another with --output, or write over it with --overwrite",
+        )
+    recipe = observed_recipe(
+        files,
+        backend,
+        labels=(recipe_id, recipe_version, catalogue_version),
+        device=device,
+        tokenizer_revision=tokenizer_revision,
+    )
+    if destination is not None:
+        write_manifest(destination, (recipe,))
+
+    def people(screen: "Console") -> None:
+        screen.out(render((recipe,)), end="", highlight=False)
+        if destination is not None:
+            note(f"written to {destination}")
+
+    answer(output, recipe.to_dict(), people)
+
+
+def question_of(files: Sequence[Path], shard: ShardChoice) -> "ShardQuestion":
+    """What is to be proven, as the doctor asks it. Raises `CliError`."""
+    from meshnet_cli.commands.pin import parse_layers
+    from meshnet_node.doctor import ShardQuestion, read_expected
+
+    return ShardQuestion(
+        files=tuple(files),
+        manifest=shard.manifest,
+        recipe_id=shard.recipe,
+        recipe_version=shard.recipe_version,
+        backend_id=shard.backend,
+        layers=None if shard.layers is None else parse_layers(shard.layers),
+        device=shard.device,
+        artifact_id=shard.artifact_id,
+        revision=shard.revision,
+        target=shard.target,
+        expected=None if shard.expect is None else read_expected(shard.expect),
+        cache=shard.cache,
+        watched=lambda: progress("hashing", "bytes"),
+    )
+
+
+class _ReachedAt(NamedTuple):
+    """Where peers reach the node, and where on this machine that arrives."""
+
+    endpoint: str | None
+    listen: str | None
+    tls: "Tls | None"
+
+
+class Follow:
+    """Tells a person each finding as it comes, and on a terminal what is being looked at."""
+
+    def __init__(self, screen: "Console | None") -> None:
+        self._screen = screen
+        self._waits = screen is not None and sys.stderr.isatty()
+
+    def begins(self, name: str) -> None:
+        """As `Telling`."""
+        if self._waits and name != "files":  # these have a bar of their own
+            sys.stderr.write(f"\r… {name}\x1b[K")
+            sys.stderr.flush()
+
+    def finds(self, finding: "Finding") -> None:
+        """As `Telling`."""
+        if self._waits:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+        if self._screen is not None:
+            _show(self._screen, finding)
+
+
+def _diagnose(
+    question: "ShardQuestion",
+    machine: "MachineCase",
+    settings: "Settings",
+    reached_at: "_ReachedAt",
+    follow: Follow,
+) -> "Diagnosis":
+    """Make all checks. The realm's come last: its connection would not outlast a long load."""
+    import anyio
+
+    from meshnet_node.doctor import examine_machine, examine_shard, joined
+
+    proven = examine_shard(question, telling=follow)
+    fit = examine_machine(machine, telling=follow)
+    standing = anyio.run(_examine_realm, machine, settings, reached_at, follow)
+    return joined(proven, fit, standing)
+
+
+async def _examine_realm(
+    machine: "MachineCase", settings: "Settings", reached_at: "_ReachedAt", follow: Follow
+) -> "Diagnosis":
+    from meshnet_node.doctor import RealmCase, examine_realm
+    from meshnet_node.doctor.asking import asking
+    from meshnet_node.doctor.machine import read_node_key
+
+    try:
+        key = read_node_key(machine.key_file)
+    except (OSError, ValueError):  # the check of the credentials has said so
+        key = None
+    async with asking(
+        RealmCase(node=None, endpoint=reached_at.endpoint),
+        server=settings.server,
+        realm=settings.realm,
+        key=key,
+        listen=reached_at.listen,
+        tls=reached_at.tls,
+    ) as case:
+        return await examine_realm(case, telling=follow)
+
+
+def _write(diagnosis: "Diagnosis", identity: Path | None, report: Path | None) -> None:
+    """Write what a registration takes, where it was asked for and there is any."""
+    from meshnet_node.files import replace_file
+
+    proven = diagnosis.report
+    if proven is None or diagnosis.identity is None:
+        if identity is not None or report is not None:
+            note("no identity and no report were written: the shard was not loaded")
+        return
+    if identity is not None:
+        block = diagnosis.identity.to_dict(with_fingerprint=True)
+        replace_file(identity, msgspec.json.format(msgspec.json.encode(block)) + b"\n")
+    if report is not None:
+        replace_file(report, msgspec.json.format(proven.to_json()) + b"\n")
+
+
+def _show(screen: "Console", finding: "Finding") -> None:
+    from rich.table import Table
+
+    glyph, colour = look.FINDINGS[finding.status]
+    row = Table.grid(padding=(0, 1, 0, 0))
+    row.add_column(width=1)
+    row.add_column(width=11)
+    row.add_column(overflow="fold")
+    fix = finding.fix if finding.status != "ok" else ""
+    row.add_row(_plain(glyph, colour), finding.name, look.one_line(finding.found))
+    if fix:
+        row.add_row("", "", _plain(look.one_line(fix), "dim"))
+    screen.print(row)
+
+
+def _plain(text: str, style: str) -> "Text":
+    from rich.text import Text
+
+    return Text(text, style=style)
+
+
+def _show_verdict(screen: "Console", diagnosis: "Diagnosis") -> None:
+    glyph, colour = look.FINDINGS["ok" if diagnosis.passed else "failed"]
+    line(screen, _plain(f"{glyph} ", colour), diagnosis.verdict)

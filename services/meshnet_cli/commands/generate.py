@@ -1,0 +1,166 @@
+"""`meshnet generate`: a user's text, over a route of shards that is certified."""
+
+import codecs
+import os
+import sys
+import time
+import uuid
+from typing import TYPE_CHECKING, Annotated
+
+import anyio
+from cyclopts import Parameter, validators
+from msgspec import Struct
+
+from meshnet_cli.driving import Driven, asking, plan_route, read_tls
+from meshnet_cli.errors import USAGE, CliError
+from meshnet_cli.look import printable
+from meshnet_cli.options import OUTPUT, TLS, WHERE, Output, TlsChoice, Where
+from meshnet_cli.output import answer, note
+from meshnet_cli.profile import Settings, settle
+from meshnet_events.keys import EventKey
+
+if TYPE_CHECKING:
+    from meshnet_bus.service import Asker
+    from meshnet_node.session.transport import Tls
+
+_ATTEMPTS = 3
+
+
+class Generated(Struct, frozen=True):
+    """What came out, and over which nodes."""
+
+    recipe_key: str
+    prompt: str
+    text: str
+    token_ids: tuple[int, ...]
+    nodes: tuple[str, ...]
+    duration_ms: int
+
+
+def generate(
+    prompt: Annotated[str, Parameter(help="The text to go on with.")],
+    /,
+    *,
+    recipe: Annotated[str, Parameter(help="8 characters or more of a recipe key.")],
+    tokens: Annotated[
+        int, Parameter(validator=validators.Number(gte=1, lte=4096), help="At most so many.")
+    ] = 64,
+    tls: TlsChoice = TLS,
+    where: Where = WHERE,
+    output: Output = OUTPUT,
+) -> None:
+    """Go on with a text, over a route of shards whose recipe is certified.
+
+    A tracker plans the route; the first node turns the text into tokens, each computes its layers, and
+    what comes out of the last is printed as it comes. Only a certified recipe serves: a dark one is
+    refused, by the tracker and by every node. A hop that fails before the first token is left out and
+    another route tried.
+
+    ```
+    meshnet generate --recipe 17ae3860 "The capital of France is"
+    ```
+    """
+    if not prompt:
+        raise CliError("the prompt is empty", "give a text to go on with", code=USAGE)
+    settings, certificates = settle(where), read_tls(tls)
+    shown = _Shown(is_live=output.format == "table")
+    document = anyio.run(_generate, settings, recipe, prompt, tokens, certificates, shown)
+    answer(output, document, lambda _screen: None)
+
+
+class _Shown:
+    """The text as it comes. What others wrote cannot steer the terminal."""
+
+    def __init__(self, *, is_live: bool) -> None:
+        self._is_live = is_live
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self.text = ""
+
+    def add(self, piece: bytes) -> None:
+        """Add what a token adds."""
+        self._write(self._decoder.decode(piece))
+
+    def end(self) -> None:
+        """Nothing more comes."""
+        self._write(self._decoder.decode(b"", final=True))
+        if self._is_live:
+            sys.stdout.write("\n")
+
+    def _write(self, text: str) -> None:
+        self.text += text
+        if self._is_live and text:
+            sys.stdout.write(printable(text))
+            sys.stdout.flush()
+
+
+async def _generate(
+    settings: Settings,
+    recipe: str,
+    prompt: str,
+    tokens: int,
+    tls: "Tls | None",
+    shown: _Shown,
+) -> Generated:
+    from meshnet_node.session.failure import SessionFailed
+
+    key = EventKey(os.urandom(32))  # nobody's: a user is known to no realm
+    left_out: set[str] = set()
+    async with asking(settings) as asker:
+        for attempt in range(_ATTEMPTS):
+            driven = await _planned(asker, settings, recipe, key, left_out, tls)
+            try:
+                return await _over(driven, prompt, tokens, shown)
+            except SessionFailed as failure:
+                lost = failure.hop
+                is_last = attempt + 1 == _ATTEMPTS or lost is None
+                if shown.text or is_last or not failure.retryable or lost is None:
+                    raise driven.explain(failure) from failure
+                left_out.add(driven.plan.hops[lost].node)
+                note(f"{driven.explain(failure)}; trying without it")
+            except ValueError as error:
+                raise CliError(
+                    str(error), "ask for fewer --tokens, or give a shorter prompt"
+                ) from error
+    raise CliError("no route held", "run it again")
+
+
+async def _planned(
+    asker: "Asker",
+    settings: Settings,
+    recipe: str,
+    key: EventKey,
+    left_out: set[str],
+    tls: "Tls | None",
+) -> Driven:
+    return await plan_route(
+        asker,
+        settings,
+        recipe,
+        "serve",
+        key=key,
+        boot_id=str(uuid.uuid4()),
+        exclude=left_out,
+        tls=tls,
+    )
+
+
+async def _over(driven: Driven, prompt: str, tokens: int, shown: _Shown) -> Generated:
+    from meshnet_node.session.driver import open_route
+
+    started = time.monotonic_ns()
+    ids: list[int] = []
+    async with open_route(driven.caller, driven.plan) as route:
+        encoded = await route.encode(prompt)
+        room = route.max_positions - len(encoded) + 1
+        async for token in route.generate(encoded, max_tokens=min(tokens, max(1, room))):
+            ids.append(token.id)
+            shown.add(token.text)
+    shown.end()
+    return Generated(
+        recipe_key=driven.answer.recipe_key,
+        prompt=prompt,
+        text=shown.text,
+        token_ids=tuple(ids),
+        nodes=tuple(hop.node for hop in driven.plan.hops),
+        duration_ms=(time.monotonic_ns() - started) // 1_000_000,
+    )

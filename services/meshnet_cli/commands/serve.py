@@ -1,0 +1,167 @@
+"""`meshnet node serve`: a shard proven, registered, and computed with until it is told to stop."""
+
+import signal
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import anyio
+from cyclopts import Group, Parameter
+
+from meshnet_cli.driving import read_tls
+from meshnet_cli.errors import CliError
+from meshnet_cli.key_files import read_key
+from meshnet_cli.options import (
+    OUTPUT,
+    SHARD,
+    TLS,
+    WHERE,
+    Output,
+    ShardChoice,
+    TlsChoice,
+    Where,
+)
+from meshnet_cli.output import console, line, note, write_line
+from meshnet_cli.profile import settle
+from meshnet_cli.proving import Follow, question_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from meshnet_events.keys import EventKey
+    from meshnet_node.doctor import ExaminedShard
+    from meshnet_node.serve import LoadedOffer, Notice, ServeSettings
+
+_NODE = Group("The node", sort_key=2)
+
+
+def serve(
+    files: Annotated[list[Path], Parameter(help="A model file, or every part of a split one.")],
+    /,
+    *,
+    endpoint: Annotated[
+        str,
+        Parameter(group=_NODE, help="Where peers reach it: grpc://host:port, grpcs:// with TLS."),
+    ],
+    listen: Annotated[
+        str | None,
+        Parameter(group=_NODE, help="Where that arrives here, host:port, if not at its address."),
+    ] = None,
+    shard_id: Annotated[
+        str, Parameter(group=_NODE, help="Names the shard among this node's: [a-z0-9-]{1,32}.")
+    ] = "main",
+    declared_host: Annotated[
+        str | None,
+        Parameter(group=_NODE, help="Call the machine this instead of by its /etc/machine-id."),
+    ] = None,
+    max_sessions: Annotated[
+        int, Parameter(group=_NODE, help="How many sessions are served at once.")
+    ] = 32,
+    directory: Annotated[
+        Path | None,
+        Parameter(
+            name="--dir",
+            group=_NODE,
+            env_var="MESHNET_NODE_DIR",
+            help="The node's directory. Default: the profile's.",
+        ),
+    ] = None,
+    shard: ShardChoice = SHARD,
+    tls: TlsChoice = TLS,
+    where: Where = WHERE,
+    output: Output = OUTPUT,
+) -> None:
+    r"""Prove a shard, register it, and compute with it until Ctrl-C or SIGTERM.
+
+    The doctor comes first: a shard that does not compute what its recipe declares is not registered.
+    Then the node listens, registers in a boot of its own, and asks the tracker what it made of that.
+    Peers open sessions here; users' tokens and forwards to be attested pass through. What the node has
+    to say is kept in `outbox.db` in its directory until it is stored, also over a crash. When it is
+    told to stop it takes no new sessions, withdraws its shard, and waits for that to be stored.
+
+    A node that is started again is a new boot: its older claims end. If another process with the same
+    key takes its place, this one stops, with exit code 1.
+
+    ```
+    meshnet node serve first.gguf --manifest recipes.toml \
+        --endpoint grpc://10.0.0.7:7001
+    ```
+    """
+    from meshnet_node.doctor import examined_shard
+    from meshnet_node.host import host_of
+    from meshnet_node.serve import ServeSettings
+    from meshnet_node.session.node import Limits
+
+    settings = settle(where)
+    folder = directory or settings.node_directory
+    key = read_key(
+        folder / "node.key",
+        "node key",
+        advice="make one with `meshnet node init`, or name its directory with --dir",
+    )
+    realm, server = settings.need_realm(), settings.need_server()
+    serving = ServeSettings(
+        realm=realm,
+        server=server,
+        directory=folder,
+        endpoint=endpoint,
+        host=host_of(realm, declared_host),
+        listen=listen,
+        tls=read_tls(tls),
+        limits=Limits(sessions=max_sessions),
+    )
+    screen = console() if output.format == "table" else None
+    with ExitStack() as stack:
+        examined = stack.enter_context(
+            examined_shard(question_of(files, shard), telling=Follow(screen))
+        )
+        offer = _offer(examined, shard_id)
+        anyio.run(_serve, serving, key, [offer], screen)
+
+
+def _offer(examined: "ExaminedShard", shard_id: str) -> "LoadedOffer":
+    """The shard as it is offered. Raises `CliError` unless the doctor passed it."""
+    from meshnet_node.registration import Offer
+    from meshnet_node.serve import LoadedOffer
+
+    diagnosis = examined.diagnosis
+    if (
+        not diagnosis.passed
+        or diagnosis.identity is None
+        or diagnosis.report is None
+        or examined.shard is None
+    ):
+        failed = "; ".join(
+            f"{finding.name}: {finding.found}"
+            for finding in diagnosis.findings
+            if finding.status == "failed"
+        )
+        raise CliError(
+            f"the doctor did not pass this shard: {failed}",
+            "nothing was registered; `meshnet node doctor` says what to do",
+        )
+    report = diagnosis.report
+    offer = Offer(shard_id, diagnosis.identity, report, report.backend.device)
+    return LoadedOffer(offer, examined.shard)
+
+
+async def _serve(
+    settings: "ServeSettings",
+    key: "EventKey",
+    shards: "Sequence[LoadedOffer]",
+    screen: "Console | None",
+) -> None:
+    from meshnet_node.serve import serve_node
+
+    def tell(notice: "Notice") -> None:
+        if screen is None:
+            write_line(notice)
+        elif notice.kind == "trouble":
+            note(notice.text)
+        else:
+            line(screen, notice.text)
+
+    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        await serve_node(settings, key, shards, stop=signals.__anext__, tell=tell)

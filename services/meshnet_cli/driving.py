@@ -1,0 +1,141 @@
+"""Driving a route from the command line: planned by a tracker, opened, and closed in good order."""
+
+import uuid
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct
+
+from meshnet_bus.client import closing, connect
+from meshnet_bus.service import Asker, QueryRefused
+from meshnet_cli import look
+from meshnet_cli.errors import NOT_FOUND, UNREACHABLE, USAGE, CliError
+from meshnet_cli.options import TlsChoice
+from meshnet_cli.profile import Settings
+from meshnet_cli.state_source import CLIENT_NAME
+from meshnet_events import queries
+from meshnet_events.keys import EventKey
+from meshnet_events.queries import PlanAnswer, PlanQuery, Purpose
+from meshnet_node.recipe_identity import CompatibilityFingerprint
+from meshnet_node.session.driver import RoutePlan
+from meshnet_node.session.link import Caller
+from meshnet_node.session.opening import RouteHop
+
+if TYPE_CHECKING:
+    from meshnet_node.session.failure import SessionFailed
+    from meshnet_node.session.transport import Tls
+
+
+class Driven(Struct, frozen=True):
+    """A route as it was planned, ready to be opened."""
+
+    caller: Caller
+    plan: RoutePlan
+    answer: PlanAnswer
+
+    def name_of(self, hop: int) -> str:
+        """A hop as people call it: its label, else the beginning of its key."""
+        planned = self.answer.hops[hop]
+        return look.one_line(planned.label or look.short(planned.node))
+
+    def explain(self, failure: "SessionFailed") -> CliError:
+        """What a person is told when the session failed."""
+        where = ""
+        if failure.hop is not None and failure.hop < len(self.answer.hops):
+            where = f"hop {failure.hop} ({self.name_of(failure.hop)}): "
+        return CliError(
+            f"{where}{failure.reason}: {failure.detail}",
+            "the same may work later: run it again"
+            if failure.retryable
+            else "it will not work as it is; the detail says what to change",
+        )
+
+
+@asynccontextmanager
+async def asking(settings: Settings) -> AsyncIterator[Asker]:
+    """The realm's trackers, to be asked."""
+    nc = await connect(settings.need_server(), name=CLIENT_NAME)
+    async with closing(nc):
+        yield Asker(nc, settings.need_realm())
+
+
+async def plan_route(
+    asker: Asker,
+    settings: Settings,
+    recipe: str,
+    purpose: Purpose,
+    *,
+    key: EventKey,
+    boot_id: str,
+    exclude: Collection[str] = (),
+    tls: "Tls | None" = None,
+) -> Driven:
+    """A route for `purpose` from a tracker.
+
+    Raises `CliError` when there is none, with what is in the way.
+    """
+    try:
+        answer = await asker.ask(
+            PlanQuery(purpose=purpose, recipe=recipe, exclude=tuple(sorted(exclude)))
+        )
+    except QueryRefused as refusal:
+        raise refused(refusal) from refusal
+    if not answer.hops or answer.fingerprint is None:
+        short = look.short(answer.recipe_key)
+        listed = "".join(f"\n  {one.code}: {one.detail}" for one in answer.obstacles)
+        raise CliError(
+            f"no route to {purpose} {short}:{listed}", "`meshnet route why-not` says more"
+        )
+    fingerprint = CompatibilityFingerprint(**msgspec.structs.asdict(answer.fingerprint))
+    hops = tuple(
+        RouteHop(
+            node=hop.node,
+            boot_id=hop.boot_id,
+            shard_id=hop.shard_id,
+            endpoint=hop.endpoint,
+            start=hop.start,
+            end=hop.end,
+        )
+        for hop in answer.hops
+    )
+    plan = RoutePlan(
+        purpose=purpose,
+        route_session_id=str(uuid.uuid4()),
+        route_epoch=0,
+        layer_count=answer.layer_count,
+        hops=hops,
+    )
+    return Driven(Caller(settings.need_realm(), key, boot_id, fingerprint, tls), plan, answer)
+
+
+def refused(refusal: QueryRefused) -> CliError:
+    """What a person is told when a tracker gave no answer."""
+    code = {
+        queries.NOT_FOUND: NOT_FOUND,
+        queries.AMBIGUOUS: NOT_FOUND,
+        queries.BAD_QUERY: USAGE,
+    }.get(refusal.code, UNREACHABLE)
+    return CliError(
+        f"the tracker says {refusal.code}: {refusal.detail}",
+        "`meshnet recipe list` shows what there is" if code == NOT_FOUND else "ask again",
+        code=code,
+    )
+
+
+def read_tls(choice: TlsChoice) -> "Tls | None":
+    """The certificates that were named; None when none were. Raises `CliError` for some of three."""
+    from meshnet_node.session.transport import Tls, TlsFiles
+
+    files = (choice.tls_authority, choice.tls_certificate, choice.tls_key)
+    authority, certificate, key = files
+    if authority is None or certificate is None or key is None:
+        if any(file is not None for file in files):
+            raise CliError(
+                "TLS needs three files and some are not named",
+                "name --tls-authority, --tls-certificate and --tls-key",
+                code=USAGE,
+            )
+        return None
+    return Tls.read(TlsFiles(authority, certificate, key))

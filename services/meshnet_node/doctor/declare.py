@@ -1,0 +1,72 @@
+"""A recipe to start from: what the files decide and what a backend reports once it has loaded a layer.
+
+It is a proposal. Whoever puts it into a manifest declares it, and from then on the doctor holds what
+runs against it: a later build that reports something else is caught, which it would not be if it were
+asked again each time.
+"""
+
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+
+from meshnet_node.backends import find_backend
+from meshnet_node.pin.identity import read_facts
+from meshnet_node.pin.split import open_artifact
+from meshnet_node.recipe_identity import RECIPE_AXES, RecipeIdentityError, RuntimeRecipe
+from meshnet_proto import BUNDLE_VERSION, SCHEMA_VERSION
+
+
+class CannotDeclare(ValueError):
+    """No recipe follows from these files and this backend; the message says what is missing."""
+
+
+def observed_recipe(
+    files: Sequence[Path],
+    backend_id: str,
+    *,
+    labels: tuple[str, str, str],
+    device: str | None = None,
+    tokenizer_revision: str | None = None,
+) -> RuntimeRecipe:
+    """The recipe that runs when `backend_id` loads the first layer of `files`.
+
+    `labels` are recipe id, its version and the catalogue's. `tokenizer_revision` is needed, and
+    allowed, where the files hold no tokenizer. Raises `CannotDeclare`, `PinError` and what the backend
+    raises.
+    """
+    with open_artifact(files) as artifact:
+        facts = read_facts(artifact)
+    start = facts.origin.start if facts.origin else 0
+    backend = find_backend(backend_id)
+    device = device or next(iter(backend.devices), "")
+    with closing(backend.load(files, start=start, end=start + 1, device=device)) as shard:
+        axes: dict[str, object] = dict(shard.axes)
+    decided: dict[str, object] = {
+        "weight_quantization": facts.weight_quantization,
+        "tokenizer_revision": facts.tokenizer_digest or tokenizer_revision,
+        "runtime_version": backend.runtime_version,
+        "boundary_schema_version": BUNDLE_VERSION,
+        "protocol_schema_version": SCHEMA_VERSION,
+    }
+    if tokenizer_revision not in {None, decided["tokenizer_revision"]}:
+        raise CannotDeclare(
+            f"tokenizer_revision: found {facts.tokenizer_digest} in the files, expected what was named; "
+            "name none where the files hold a tokenizer"
+        )
+    for axis, value in decided.items():
+        if value is not None and axes.setdefault(axis, value) != value:
+            raise CannotDeclare(
+                f"{axis}: {backend_id} reports {str(axes[axis])[:200]!r}, expected "
+                f"{str(value)[:200]!r}, as the files and the backend itself say; it does not run what "
+                "was asked for, so ask whoever makes it"
+            )
+    if missing := [axis for axis in RECIPE_AXES if axis not in axes]:
+        raise CannotDeclare(
+            f"{', '.join(missing)}: neither the files nor {backend_id} say what it is; write it into "
+            "the manifest by hand (a tokenizer_revision is the digest or commit of the tokenizer)"
+        )
+    names = ("recipe_id", "recipe_version", "catalogue_version")
+    try:
+        return RuntimeRecipe.from_dict(axes | dict(zip(names, labels, strict=True)))
+    except RecipeIdentityError as error:
+        raise CannotDeclare(f"{error}; no recipe can be declared with it") from error

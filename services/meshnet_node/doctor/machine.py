@@ -1,0 +1,137 @@
+"""Whether the machine is fit to be a node: its key, its name, its disk.
+
+Nothing is left behind: the file that is written to try the disk has no name, and goes with the process.
+"""
+
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+
+from msgspec import Struct
+
+from meshnet_events.keys import BadKey, EventKey
+from meshnet_node.doctor.check import Check, Silent, Telling, make_checks
+from meshnet_node.doctor.finding import Diagnosis, Finding, failed, ok, warning
+from meshnet_node.host import MACHINE_ID, NoMachineId, read_machine_id
+
+TRIAL_BYTES = 1 << 20
+"""What is written to try the disk: more than a node's state and its unsent events take at once."""
+SCARCE_BYTES = 256 << 20
+_MAX_KEY_FILE = 4_096
+
+
+class MachineCase(Struct, frozen=True, kw_only=True):
+    """What is looked at. `accepts_declared` is None where the realm's policy is not known."""
+
+    directory: Path
+    declared_host: str | None = None
+    accepts_declared: bool | None = None
+    machine_id: Path = MACHINE_ID
+
+    @property
+    def key_file(self) -> Path:
+        """Where the node's key is kept."""
+        return self.directory / "node.key"
+
+
+def examine_machine(case: MachineCase, *, telling: Telling | None = None) -> Diagnosis:
+    """Make the checks of the machine."""
+    return Diagnosis(make_checks(MACHINE_CHECKS, case, telling or Silent()))
+
+
+def read_node_key(path: Path) -> EventKey:
+    """The key in a file that only its owner may read.
+
+    Raises OSError, and ValueError which never repeats what the file holds.
+    """
+    with path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise ValueError(f"{path} is no regular file")
+        text = file.read(_MAX_KEY_FILE).decode("ascii", errors="replace")
+    try:
+        key = EventKey.from_text(text)
+    except BadKey as error:
+        raise ValueError(f"{path}: {error}") from None
+    if status.st_mode & 0o077:
+        raise ValueError(
+            f"{path} holds a secret and others may read it (mode {status.st_mode & 0o777:04o})"
+        )
+    return key
+
+
+def _credentials(case: MachineCase) -> Finding:
+    path = case.key_file
+    try:
+        key = read_node_key(path)
+    except FileNotFoundError:
+        return failed(
+            "credentials",
+            f"there is no node key at {path}",
+            "make one with `meshnet node init`, or name its directory with --dir",
+        )
+    except OSError as error:
+        return failed("credentials", f"{path}: {error.strerror}", "run this as the key's owner")
+    except ValueError as error:
+        return failed(
+            "credentials",
+            str(error),
+            f"it must hold the node's seed and be readable by its owner alone: chmod 600 {path}; if "
+            "others had it in their hands, make a new key",
+        )
+    return ok("credentials", f"{key.public}, readable by its owner alone")
+
+
+def _host(case: MachineCase) -> Finding:
+    name = case.declared_host
+    if name is None:
+        try:
+            read_machine_id(case.machine_id)
+        except NoMachineId as error:
+            found, _, fix = str(error).partition("; ")
+            return failed("host", found, fix)
+        return ok("host", f"named by {case.machine_id}")
+    if not name.strip():
+        return failed("host", "the declared host is called nothing", "name it with --declared-host")
+    if case.accepts_declared:
+        return ok("host", f"declared as {name!r}, which the policy accepts")
+    return warning(
+        "host",
+        f"declared as {name!r}",
+        "it counts as a distinct host only where the policy accepts declared ones; without "
+        "--declared-host its machine id is used",
+    )
+
+
+def _disk(case: MachineCase) -> Finding:
+    folder = _existing(case.directory)
+    free = shutil.disk_usage(folder).free
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(os.urandom(TRIAL_BYTES))  # what compresses well may fit where nothing does
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return failed(
+            "disk",
+            f"{folder}: writing {TRIAL_BYTES:,} bytes failed: {error.strerror}; {free:,} bytes are free",
+            "make room or mount it for writing: a node that cannot write loses its place in its chain",
+        )
+    if free < SCARCE_BYTES:
+        return warning("disk", f"{folder}: {free / 2**20:,.0f} MiB are free", "make room soon")
+    return ok("disk", f"{folder}: written and synced, {free / 2**30:,.1f} GiB free")
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that is there: none is made to try it."""
+    folder = folder.resolve()
+    return next((one for one in (folder, *folder.parents) if one.is_dir()), folder)
+
+
+MACHINE_CHECKS: tuple[Check[MachineCase], ...] = (
+    Check("credentials", _credentials, "see that the node's directory can be read"),
+    Check("host", _host, "name the machine with --declared-host"),
+    Check("disk", _disk, "see that the node's directory can be written to"),
+)

@@ -1,0 +1,189 @@
+"""Whether the realm and its peers will have this node: its clock, its standing, its endpoint.
+
+How to ask is injected, so that this decides and the caller acts: each question is an async callable that
+raises whatever goes wrong, and is given at most `ASK_TIMEOUT_S`. One that is None cannot be asked, and
+its check is skipped with the reason.
+
+A clock is read before and after the broker was asked; the broker's time is held against the middle. It
+may be wrong by half of the round trip, so a skew counts only where it goes beyond that.
+"""
+
+import ipaddress
+import time
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+from urllib.parse import urlsplit
+
+import anyio
+from msgspec import Struct
+
+from meshnet_events.facts import DEFAULT_POLICY
+from meshnet_events.forms import is_endpoint
+from meshnet_events.queries import NodeAnswer
+from meshnet_node.doctor.check import Silent, Telling, WaitingCheck, make_waiting_checks
+from meshnet_node.doctor.finding import Diagnosis, Finding, failed, ok, skipped, warning
+
+ASK_TIMEOUT_S = 15.0
+_WARN_AT = 0.1
+_NS_PER_MS = 1_000_000
+
+
+class EndpointProbe(Protocol):
+    """Reaches an endpoint as a peer would, and learns who answers."""
+
+    async def __call__(self, endpoint: str) -> str:
+        """The key (U…) of whoever answers at `endpoint`, `grpc://host:port`. Raises when nobody does.
+
+        Where nothing listens because the node does not run, it listens itself while it asks.
+        """
+
+
+class RealmCase(Struct, frozen=True, kw_only=True):
+    """What is asked, and how. `unasked` is why there is nobody to ask, for what is None."""
+
+    node: str | None
+    endpoint: str | None = None
+    ask_clock: Callable[[], Awaitable[int]] | None = None
+    ask_node: Callable[[str], Awaitable[NodeAnswer]] | None = None
+    reach: EndpointProbe | None = None
+    unasked: str = "no server is named"
+    max_skew_ms: int = DEFAULT_POLICY.max_clock_skew_ms
+    clock_ns: Callable[[], int] = time.time_ns
+
+
+async def examine_realm(case: RealmCase, *, telling: Telling | None = None) -> Diagnosis:
+    """Make the checks of the realm."""
+    return Diagnosis(await make_waiting_checks(REALM_CHECKS, case, telling or Silent()))
+
+
+async def _clock(case: RealmCase) -> Finding:
+    if case.ask_clock is None:
+        return skipped("clock", case.unasked, _NAME_SERVER)
+    before, began = case.clock_ns(), time.monotonic_ns()
+    with anyio.fail_after(ASK_TIMEOUT_S):
+        broker = await case.ask_clock()
+    half = (time.monotonic_ns() - began) // 2
+    skew_ms = (before + half - broker) // _NS_PER_MS
+    beyond_ms = max(0, abs(skew_ms) - half // _NS_PER_MS)
+    way = "ahead of" if skew_ms > 0 else "behind"
+    said = (
+        f"this machine's clock is {abs(skew_ms):,} ms {way} the broker's (± {half // _NS_PER_MS:,} ms, "
+        f"half the round trip); at most {case.max_skew_ms:,} ms are allowed"
+    )
+    if beyond_ms > case.max_skew_ms:
+        return failed("clock", said, _SET_CLOCK)
+    if beyond_ms > case.max_skew_ms * _WARN_AT:
+        return warning("clock", said, _SET_CLOCK)
+    return ok("clock", said)
+
+
+async def _tracker(case: RealmCase) -> Finding:
+    if case.ask_node is None:
+        return skipped("tracker", case.unasked, _NAME_SERVER)
+    if case.node is None:
+        return skipped("tracker", "there is no node key to ask about", "`meshnet node init`")
+    with anyio.fail_after(ASK_TIMEOUT_S):
+        answer = await case.ask_node(case.node)
+    if answer.node != case.node:
+        return failed(
+            "tracker",
+            f"it answered about {answer.node}, expected {case.node}",
+            "ask the operator what answers the realm's queries",
+        )
+    said = f"a tracker answers: this node is {answer.status}"
+    if answer.status in _STANDING:
+        return failed("tracker", said, _STANDING[answer.status])
+    if not answer.may_speak:
+        return failed("tracker", f"{said}, and what it says is not heard", _ENROL)
+    named = f", as {answer.label!r}" if answer.label else ""
+    return ok("tracker", f"{said}{named}")
+
+
+async def _endpoint(case: RealmCase) -> Finding:
+    endpoint = case.endpoint
+    if endpoint is None:
+        return skipped("endpoint", "no endpoint is named", "name it with --endpoint")
+    host, port = _parsed(endpoint)
+    if host is None or not 0 < port < 65_536:
+        return failed(
+            "endpoint",
+            f"{endpoint[:200]!r} is no endpoint",
+            "expected grpc://host:port or grpcs://host:port, the port from 1 to 65535",
+        )
+    if _is_nowhere(host):
+        return failed(
+            "endpoint",
+            f"{endpoint} is every address of this machine and none that peers could reach",
+            "name the address or the host name that peers see",
+        )
+    if case.node is None:
+        return skipped("endpoint", "there is no node key to answer there", "`meshnet node init`")
+    if case.reach is None:
+        return skipped("endpoint", "nobody here can try it")
+    with anyio.fail_after(ASK_TIMEOUT_S):
+        answered = await case.reach(endpoint)
+    if answered != case.node:
+        return failed(
+            "endpoint",
+            f"{endpoint} is answered by {answered[:80]}, expected {case.node}",
+            "another node has this address: name this node's own, or stop the other",
+        )
+    if _is_loopback(host):
+        return warning(
+            "endpoint",
+            f"{endpoint} answers with this node's key; only this machine can reach it",
+            "fine for trying out; name an address that other machines reach",
+        )
+    return ok("endpoint", f"{endpoint} answers with this node's key")
+
+
+def _parsed(endpoint: str) -> tuple[str | None, int]:
+    if not is_endpoint(endpoint):
+        return None, 0
+    parts = urlsplit(endpoint)
+    return parts.hostname, int(parts.netloc.rpartition(":")[2])
+
+
+def _is_nowhere(host: str) -> bool:
+    address = _address(host)
+    return address is not None and address.is_unspecified
+
+
+def _is_loopback(host: str) -> bool:
+    address = _address(host)
+    return host == "localhost" if address is None else address.is_loopback
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+_NAME_SERVER = "name it with --server, MESHNET_SERVER or a profile"
+_SET_CLOCK = "set this machine's clock by a time server (NTP); proofs and events are judged by time"
+_ENROL = (
+    "an operator must enrol it: `meshnet admin node enrol` with the enrol.json of its directory"
+)
+_STANDING = {
+    "suspended": "ask the operator why; `meshnet admin node reinstate` lifts it",
+    "conflict": "two machines spoke with this key: stop the other one, or make a new key if it is not "
+    "yours; an operator then lifts it with `meshnet admin node reinstate`",
+}
+
+REALM_CHECKS: tuple[WaitingCheck[RealmCase], ...] = (
+    WaitingCheck(
+        "clock",
+        _clock,
+        "see that the realm's server and a tracker run, and that it is the right one",
+    ),
+    WaitingCheck(
+        "tracker", _tracker, "see that a tracker of this realm runs (`meshnet up` has one)"
+    ),
+    WaitingCheck(
+        "endpoint",
+        _endpoint,
+        "open the port in firewalls and routers, and see that the name leads to this machine",
+    ),
+)

@@ -1,0 +1,53 @@
+"""Which machine this is: the file that says so, read once and believed only where it can be.
+
+The digest that a realm sees of it is `meshnet_events.host`'s. What images and half-made containers
+leave in the place of a machine id is refused: machines that share one would count as a single host, or
+hide that they are.
+"""
+
+from pathlib import Path
+
+from meshnet_events.facts import Host
+from meshnet_events.host import declared_host, machine_host
+
+MACHINE_ID = Path("/etc/machine-id")
+
+
+class NoMachineId(ValueError):
+    """The machine has no id of its own; the message says what was found and what to do."""
+
+
+def host_of(realm: str, declared: str | None = None, *, machine_id: Path = MACHINE_ID) -> Host:
+    """The host to register: this machine, or the one that its owner declared.
+
+    Raises `NoMachineId`, and ValueError for a declared name without a UTF-8 form.
+    """
+    if declared is not None:
+        return declared_host(realm, declared)
+    text = read_machine_id(machine_id)
+    try:
+        return machine_host(realm, text)
+    except ValueError:
+        raise _none(machine_id, "no 32 lower-case hex digits") from None
+
+
+def read_machine_id(path: Path = MACHINE_ID) -> str:
+    """The text of the machine's id. Raises `NoMachineId` when it has none, or a placeholder."""
+    try:
+        text = path.read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise _none(path, error.strerror or "it cannot be read") from None
+    except UnicodeDecodeError:
+        raise _none(path, "no 32 lower-case hex digits") from None
+    if not text:
+        raise _none(path, "it is empty")
+    if text == "uninitialized" or len(set(text)) == 1:
+        raise _none(path, f"a placeholder ({text[:32]}), which other machines have too")
+    return text
+
+
+def _none(path: Path, found: str) -> NoMachineId:
+    return NoMachineId(
+        f"{path} holds no machine id: {found}; make one with `systemd-machine-id-setup`, or name the "
+        "machine with --declared-host"
+    )

@@ -1,0 +1,425 @@
+"""The proof behind a registration: a bounded real forward through exactly the selected layers.
+
+A challenge goes in (`meshnet_node.challenge`): a prompt of `PROMPT` positions, then `STEPS` single ones,
+so that a KV cache is written and read. A shard of the whole model is fed the tokens that it chose
+itself; a shard that starts at layer 0 challenge ids; any other challenge activations. Two slots do the
+same at once, in turns. What comes out is judged here:
+
+- there is as much of it as there should be, and every number is finite;
+- at the last layer the token is in the vocabulary, and is the one the logits are for;
+- both slots give the same bytes, although the other worked beside it.
+
+What runs is compared with what the recipe declares, axis by axis, before and apart from that.
+
+A report is `failed` when it ran and something is wrong, `error` when it did not run. A backend is
+somebody else's code: whatever it raises or returns ends in the report. Only what stops the process or
+the task (Ctrl-C, cancellation) goes through. There is no bound on time: how long a load may take only
+its owner knows.
+
+`output_digest` is SHA-256 over what came out of one slot, in order: activations as they are, or token
+ids as u32 little-endian where the shard ends at the last layer.
+"""
+
+import hashlib
+import struct
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import NoReturn, cast
+
+import msgspec
+from msgspec import Struct
+
+from meshnet_node.backends import Backend, LoadedShard, NotFinite, Slot, Step
+from meshnet_node.capability import (
+    NO_OUTPUT_DIGEST,
+    CapabilityBackend,
+    CapabilityContext,
+    CapabilityReport,
+    CapabilityStatus,
+    report_for,
+)
+from meshnet_node.challenge import FLOAT32, Dtype, activations, dtype_of, most_likely, token_ids
+from meshnet_node.recipe_identity import RECIPE_AXES, RuntimeRecipe
+from meshnet_proto import BUNDLE_VERSION, SCHEMA_VERSION
+
+PROMPT = 8
+STEPS = 4
+MAX_DIAGNOSTICS = 16
+MAX_DIAGNOSTIC = 1_024
+
+_MAX_POSITION_BYTES = 1 << 24
+_MAX_VOCABULARY = 1 << 32
+_SHOWN = 120
+_TOKENIZER = "tokenizer_revision"
+_RUNTIME = "runtime_version"
+
+
+class Difference(Struct, frozen=True):
+    """An axis whose declared value is not what runs; `running` is None where nothing was stated."""
+
+    axis: str
+    declared: str | int
+    running: str | int | None
+
+    def describe(self) -> str:
+        """One line for people."""
+        running = "nothing that says so" if self.running is None else _shown(self.running)
+        return f"{self.axis}: declared {_shown(self.declared)}, running {running}"
+
+
+class Measured(Struct, frozen=True):
+    """What a forward showed. `tokens` counts the positions of one slot, and `duration_ms` is its time.
+
+    `faults` say what is wrong; there are none exactly if `status` is `passed`.
+    """
+
+    status: CapabilityStatus
+    tokens: int = 0
+    duration_ms: int = 0
+    output_digest: str = NO_OUTPUT_DIGEST
+    faults: tuple[str, ...] = ()
+
+
+class _Wrong(Exception):
+    """It ran, and this is wrong with it."""
+
+
+class _NotRunnable(Exception):
+    """It cannot be run, or not judged."""
+
+
+def probe_capability(
+    context: CapabilityContext,
+    *,
+    shard: LoadedShard | None = None,
+    files: Sequence[Path] = (),
+    recorded: str | None = None,
+    now: Callable[[], float] = time.time,
+) -> CapabilityReport:
+    """Probe the layers that `context` selects and report, whatever happens.
+
+    They are taken from `shard`, which stays open, or loaded from `files` and given back. `recorded` is
+    the output digest that they must have, where one is known. A `CapabilityValidator` once its shard
+    or files are bound (`functools.partial`). The time of the report is `now()` at the end.
+    """
+    differing: tuple[Difference, ...] = ()
+    try:
+        with ExitStack() as stack:
+            if shard is None:
+                shard = stack.enter_context(closing(_load(context, files)))
+            differing = differences(context.recipe, _backend(context), shard)
+            selection = context.selection
+            measured = measure(shard, selection.start, selection.end, recorded=recorded)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - see the module: it ends in the report
+        measured = Measured("error", faults=(fault_text(error),))
+    faults = (*(difference.describe() for difference in differing), *measured.faults)
+    status = "failed" if differing and measured.status == "passed" else measured.status
+    return make_report(context, measured, status, faults, validated_at=now())
+
+
+def make_report(
+    context: CapabilityContext,
+    measured: Measured,
+    status: CapabilityStatus,
+    faults: Sequence[str],
+    *,
+    validated_at: float,
+) -> CapabilityReport:
+    """The report of a measurement, its texts cut to what a fact can hold."""
+    if len(faults) > MAX_DIAGNOSTICS:
+        more = len(faults) - MAX_DIAGNOSTICS + 1
+        faults = (*faults[: MAX_DIAGNOSTICS - 1], f"and {more} more")
+    return report_for(
+        msgspec.structs.replace(context, backend=_Stated.of(context)),
+        status=status,
+        validated_at=validated_at,
+        tokens=measured.tokens,
+        duration_ms=measured.duration_ms,
+        output_digest=measured.output_digest,
+        diagnostics=tuple(_cut(fault, MAX_DIAGNOSTIC) for fault in faults),
+    )
+
+
+def differences(
+    recipe: RuntimeRecipe, backend: Backend, shard: LoadedShard
+) -> tuple[Difference, ...]:
+    """Every axis on which what runs is not what `recipe` declares.
+
+    Both the backend and the shard are asked for the running version. A tokenizer may go unstated: not
+    every file holds one. An axis that no recipe has is a difference too. Raises what the backend does.
+    """
+    stated: Mapping[str, object] = dict(shard.axes)
+    running: dict[str, object] = {
+        "boundary_schema_version": BUNDLE_VERSION,
+        "protocol_schema_version": SCHEMA_VERSION,
+        **stated,
+    }
+    pairs = [(axis, declared, running.get(axis)) for axis, declared in recipe.axes.items()]
+    pairs.append((_RUNTIME, recipe.runtime_version, backend.runtime_version))
+    found = [
+        Difference(axis, declared, _told(value))
+        for axis, declared, value in pairs
+        if not (type(value) is type(declared) and value == declared)
+        and not (value is None and axis == _TOKENIZER)
+    ]
+    found += [
+        Difference(_text(axis), "no such axis", _told(value))
+        for axis, value in stated.items()
+        if axis not in RECIPE_AXES
+    ]
+    return tuple(dict.fromkeys(found))  # the shard's version and the backend's are mostly one
+
+
+def measure(shard: LoadedShard, start: int, end: int, *, recorded: str | None = None) -> Measured:
+    """Push the challenge through layers `[start, end)` of `shard` twice and judge what comes out.
+
+    Never raises for what the shard does.
+    """
+    run: _Run | None = None
+    try:
+        run = _Run(_Facts.of(shard, start, end))
+        run.compute(shard)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - see the module: it ends in the report
+        ran = isinstance(error, _Wrong | NotFinite)
+        status: CapabilityStatus = "failed" if ran else "error"
+        fault = fault_text(error)
+        if run is None:
+            return Measured(status, faults=(fault,))
+        return Measured(status, run.tokens, run.duration_ms, faults=(fault,))
+    digest = run.output_digest
+    if recorded not in {None, digest}:
+        fault = (
+            f"output_digest: found {digest}, expected the recorded {recorded}: other tokens than this "
+            "model gives elsewhere"
+        )
+        return Measured("failed", run.tokens, run.duration_ms, digest, (fault,))
+    return Measured("passed", run.tokens, run.duration_ms, digest)
+
+
+class _Facts(Struct, frozen=True):
+    """What a shard says of itself, asked once and believed only where it can be."""
+
+    start: int
+    end: int
+    is_last: bool
+    dtype: Dtype
+    position_bytes: int
+    vocabulary: int
+    prompt: int
+    steps: int
+
+    @classmethod
+    def of(cls, shard: LoadedShard, start: int, end: int) -> "_Facts":
+        held = (_integer(shard, "start", 0), _integer(shard, "end", 1))
+        layer_count = _integer(shard, "layer_count", 1)
+        if not held[0] <= start < end <= held[1] <= layer_count:
+            raise _NotRunnable(
+                f"layers: found [{held[0]}, {held[1]}) of {layer_count} loaded, expected "
+                f"[{start}, {end}) among them"
+            )
+        dtype = dtype_of(_text(shard.axes["activation_dtype"]))
+        position_bytes = _integer(shard, "position_bytes", 1, _MAX_POSITION_BYTES)
+        if position_bytes % dtype.size:
+            raise _NotRunnable(
+                f"position_bytes: found {position_bytes}, expected a multiple of {dtype.size}, the "
+                f"size of a {dtype.name}"
+            )
+        room = _integer(shard, "context_length", 1)
+        steps = min(STEPS, room - 1)
+        return cls(
+            start=start,
+            end=end,
+            is_last=end == layer_count,
+            dtype=dtype,
+            position_bytes=position_bytes,
+            vocabulary=_integer(shard, "vocabulary", 1, _MAX_VOCABULARY),
+            prompt=min(PROMPT, room - steps),
+            steps=steps,
+        )
+
+
+class _Run:
+    """The forward itself: two slots in turns, step by step."""
+
+    def __init__(self, facts: _Facts) -> None:
+        self.tokens = 0
+        """Positions that one slot has computed."""
+        self._facts = facts
+        self._elapsed_ns = 0
+        self._output = hashlib.sha256()
+
+    @property
+    def duration_ms(self) -> int:
+        return self._elapsed_ns // 1_000_000
+
+    @property
+    def output_digest(self) -> str:
+        return self._output.hexdigest()
+
+    def compute(self, shard: LoadedShard) -> None:
+        facts = self._facts
+        with ExitStack() as stack:
+            first, second = (
+                stack.enter_context(
+                    closing(
+                        shard.open(facts.start, facts.end, positions=facts.prompt + facts.steps)
+                    )
+                )
+                for _ in range(2)
+            )
+            token: int | None = None
+            for count in (facts.prompt, *(1 for _ in range(facts.steps))):
+                feed = self._feed(count, token)
+                began = time.perf_counter_ns()
+                step = feed(first)
+                self._elapsed_ns += time.perf_counter_ns() - began
+                out = self._judged(step, count)
+                again = self._judged(feed(second), count)
+                self.tokens += count
+                self._output.update(out[0])
+                if again != out:
+                    raise _Wrong(
+                        f"not deterministic: the same {self.tokens} positions gave other bytes in a "
+                        "second slot"
+                    )
+                for slot in (first, second):
+                    if slot.position != self.tokens:
+                        raise _Wrong(
+                            f"position: found {_text(slot.position)}, expected {self.tokens}, as many "
+                            "as went in"
+                        )
+                token = step.token
+
+    def _feed(self, count: int, token: int | None) -> Callable[[Slot], Step]:
+        """What to do with each slot to compute the next `count` positions."""
+        facts, at = self._facts, self.tokens
+        if facts.start:
+            data = activations(facts.dtype, facts.position_bytes, at, count)
+            return lambda slot: slot.forward_activations(data, sample=facts.is_last)
+        ids = token_ids(facts.vocabulary, at, count) if token is None else (token,)
+        return lambda slot: slot.forward_tokens(ids, sample=facts.is_last)
+
+    def _judged(self, step: object, count: int) -> tuple[bytes, bytes]:
+        """What one forward put out, and the digest of the numbers behind it. Raises `_Wrong`."""
+        if not isinstance(step, Step):
+            raise _Wrong(f"a forward gave {_kind(step)}, expected a Step")
+        if self._facts.is_last:
+            return self._judged_token(step)
+        if step.token is not None or step.logits is not None:
+            raise _Wrong("a token came out before the last layer; expected activations alone")
+        found, wanted = step.activations, count * self._facts.position_bytes
+        if type(found) is not bytes or len(found) != wanted:
+            size = f"{len(found)} bytes" if type(found) is bytes else _kind(found)
+            raise _Wrong(
+                f"activations: found {size} for {count} positions, expected {wanted} bytes"
+            )
+        width = self._facts.position_bytes // self._facts.dtype.size
+        bad = self._facts.dtype.not_finite(found)
+        if bad is not None:
+            raise _Wrong(
+                f"not finite: activations of position {self.tokens + bad // width} hold a NaN or an "
+                f"infinity at {bad % width}"
+            )
+        return found, b""
+
+    def _judged_token(self, step: Step) -> tuple[bytes, bytes]:
+        token, logits, size = step.token, step.logits, self._facts.vocabulary
+        if type(step.activations) is not bytes or step.activations:
+            raise _Wrong("activations came out of the last layer; expected a token alone")
+        if type(logits) is not memoryview or logits.nbytes != 4 * size:
+            found = f"{logits.nbytes} bytes" if type(logits) is memoryview else _kind(logits)
+            raise _Wrong(
+                f"logits: found {found}, expected {4 * size} bytes, float32 for {size} tokens"
+            )
+        numbers = logits.tobytes()
+        bad = FLOAT32.not_finite(numbers)
+        if bad is not None:
+            raise _Wrong(f"not finite: the logit of token {bad} is a NaN or an infinity")
+        if type(token) is not int or not 0 <= token < size:
+            raise _Wrong(f"token: found {_text(token)}, expected an id below {size}")
+        likely = most_likely(numbers)
+        if token != likely:
+            raise _Wrong(f"token: found {token}, expected {likely}, whose logit is the greatest")
+        return struct.pack("<I", token), hashlib.sha256(numbers).digest()
+
+
+class _Stated(Struct, frozen=True):
+    """The backend as the report names it: what it says was asked once. Of doubt, synthetic."""
+
+    backend_id: str
+    synthetic: bool
+
+    @classmethod
+    def of(cls, context: CapabilityContext) -> "_Stated":
+        try:
+            synthetic = context.backend.synthetic is not False
+        except (Exception, SystemExit):  # noqa: BLE001 - as above: a backend may do anything
+            synthetic = True
+        return cls(context.recipe.backend_id, synthetic)
+
+
+def _load(context: CapabilityContext, files: Sequence[Path]) -> LoadedShard:
+    if not files:
+        raise _NotRunnable(
+            "no files and no loaded shard were given: there is nothing to compute with"
+        )
+    selection = context.selection
+    return _backend(context).load(
+        files, start=selection.start, end=selection.end, device=context.device
+    )
+
+
+def _backend(context: CapabilityContext) -> Backend:
+    backend: CapabilityBackend = context.backend
+    if not callable(getattr(backend, "load", None)):
+        raise _NotRunnable(f"the backend {context.recipe.backend_id!r} loads no layers")
+    return cast("Backend", backend)
+
+
+def fault_text(error: BaseException) -> str:
+    """What went wrong in code that is not ours, in one bounded text."""
+    try:
+        said = str(error)
+    except (Exception, SystemExit):  # noqa: BLE001 - even this may fail
+        said = "an error that cannot say what it is"
+    if isinstance(error, _Wrong | _NotRunnable):
+        return said
+    return _cut(f"{type(error).__name__}: {said}" if said else type(error).__name__, MAX_DIAGNOSTIC)
+
+
+def _integer(shard: LoadedShard, name: str, least: int, most: int = 2**53 - 1) -> int:
+    value = getattr(shard, name)
+    if type(value) is not int or not least <= value <= most:
+        _refuse(name, value, f"an integer from {least} to {most}")
+    return value
+
+
+def _refuse(name: str, value: object, expected: str) -> NoReturn:
+    raise _NotRunnable(f"{name}: found {_text(value)}, expected {expected}")
+
+
+def _text(value: object) -> str:
+    return value if type(value) is str else str(value) if type(value) is int else _kind(value)
+
+
+def _kind(value: object) -> str:
+    return "nothing" if value is None else f"a {type(value).__name__}"
+
+
+def _told(value: object) -> str | int | None:
+    """What a backend stated: as it is, if it is of a kind that an axis can be."""
+    return value if value is None or type(value) is str or type(value) is int else _kind(value)
+
+
+def _shown(value: str | int) -> str:
+    if isinstance(value, int) or len(value) <= _SHOWN:
+        return repr(value)
+    return f"{value[:_SHOWN]!r}… ({len(value)} characters)"
+
+
+def _cut(text: str, length: int) -> str:
+    """A text that has a UTF-8 form and at most `length` characters."""
+    plain = text.encode(errors="backslashreplace").decode()
+    return plain if len(plain) <= length else f"{plain[: length - 1]}…"

@@ -1,0 +1,329 @@
+"""A node at work: registers its shards, serves sessions, says that it is alive, and takes its leave.
+
+    listen            before anything is said, so that whoever hears of us finds us
+    register          every shard, in a boot of its own: a UUID that no process had before
+    serve             sessions; presence every few seconds; refused neighbours are tried again
+    withdraw          when told to stop: every shard, then everything said is sent
+
+What is said goes through the outbox: a node that dies says the rest when it starts again. Its claims
+then end by themselves, as the new boot registers.
+
+A node also asks the tracker, after it has registered and now and then, what has become of its claims,
+and tells its owner when that changes. When a newer boot of its key has taken its place, or an operator
+made its boot one of the past, it stops (`BootIsOver`): nothing this process does will count again.
+"""
+
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Literal
+
+import anyio
+from anyio.abc import TaskGroup
+from msgspec import Struct
+
+from meshnet_bus.client import SafeClient, Unreachable, closing, connect
+from meshnet_bus.outbox import Outbox
+from meshnet_bus.presence import SEND_EVERY_S, send_presence
+from meshnet_bus.service import Asker, QueryRefused
+from meshnet_events.facts import Host, ShardWithdrawn
+from meshnet_events.keys import EventKey
+from meshnet_events.presence import Presence
+from meshnet_events.queries import NOT_FOUND, ClaimAnswer, ClaimQuery, NodeQuery
+from meshnet_node.backends import LoadedShard
+from meshnet_node.registration import Offer, registration
+from meshnet_node.session.node import Limits, Node, ServedShard
+from meshnet_node.session.responder import Responder, serve
+from meshnet_node.session.retry import try_again
+from meshnet_node.session.transport import Endpoint, Tls, default_listen
+
+OUTBOX_FILE = "outbox.db"
+BOOT_FILE = "boot"
+
+_STORE_TIMEOUT_S = 30.0
+_LEAVE_TIMEOUT_S = 10.0
+_LOOK_EVERY_S = 15.0
+_RETRY_EVERY_S = 5.0
+_log = logging.getLogger("meshnet_node")
+
+
+class BootIsOver(Exception):
+    """A newer boot has taken this one's place, or an operator ended it: this process is of the past."""
+
+
+class NotAdmitted(Exception):
+    """The registry did not take a registration; the message says why, and what to do."""
+
+
+class ServeSettings(Struct, frozen=True, kw_only=True):
+    """Where a node belongs and how it is reached. `listen` is by default the endpoint itself."""
+
+    realm: str
+    server: str
+    directory: Path
+    endpoint: str
+    host: Host
+    listen: str | None = None
+    tls: Tls | None = None
+    limits: Limits = Limits()
+
+
+class LoadedOffer(Struct, frozen=True):
+    """A shard that is loaded, and the proof that it computes."""
+
+    offer: Offer
+    loaded: LoadedShard
+
+
+Kind = Literal["listening", "registered", "verdict", "trouble", "withdrawn"]
+
+
+class Notice(Struct, frozen=True):
+    """Something that a node's owner should know."""
+
+    kind: Kind
+    text: str
+    claim: ClaimAnswer | None = None
+
+
+Tell = Callable[[Notice], None]
+
+
+async def serve_node(
+    settings: ServeSettings,
+    key: EventKey,
+    shards: Sequence[LoadedOffer],
+    *,
+    stop: Callable[[], Awaitable[object]],
+    tell: Tell,
+) -> None:
+    """Serve `shards` until `stop` returns, then withdraw them.
+
+    Raises NotAdmitted and BootIsOver; `Unreachable` when the bus cannot be reached to begin with;
+    CannotListen; CapabilityAdmissionError; and what `Outbox.run` raises.
+    """
+    async with AsyncExitStack() as stack:
+        nc = await connect(settings.server, name=f"meshnet-node {key.public[:12]}")
+        await stack.enter_async_context(closing(nc))
+        path = settings.directory / OUTBOX_FILE
+        outbox = await stack.enter_async_context(Outbox.open(path, nc, settings.realm, key))
+        served = {
+            one.offer.shard_id: ServedShard(
+                one.offer.shard_id,
+                one.offer.identity,
+                one.loaded,
+                synthetic=one.offer.report.synthetic,
+            )
+            for one in shards
+        }
+        node = Node(
+            realm=settings.realm,
+            key=key,
+            boot_id=str(uuid.uuid4()),
+            shards=served,
+            registry=Asker(nc, settings.realm),
+            record=outbox,
+            tls=settings.tls,
+            limits=settings.limits,
+        )
+        endpoint = Endpoint.parse(settings.endpoint)
+        listen = settings.listen or default_listen(endpoint)
+        tls = settings.tls if endpoint.secure else None
+        responder = await stack.enter_async_context(serve(node, listen, tls=tls))
+        tell(Notice("listening", f"listening at {listen} as {settings.endpoint}"))
+        life = _Life(settings, node, [one.offer for one in shards], nc, outbox, responder, tell)
+        try:
+            async with anyio.create_task_group() as tasks:
+                await life.live(tasks, stop)
+                tasks.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            raise _sole(group) from None
+
+
+class _Life:
+    """One boot, from registration to withdrawal."""
+
+    def __init__(
+        self,
+        settings: ServeSettings,
+        node: Node,
+        offers: Sequence[Offer],
+        nc: SafeClient,
+        outbox: Outbox,
+        responder: Responder,
+        tell: Tell,
+    ) -> None:
+        self._settings = settings
+        self._node = node
+        self._offers = offers
+        self._nc = nc
+        self._outbox = outbox
+        self._responder = responder
+        self._tell = tell
+        self._asker = Asker(nc, settings.realm)
+        self._verdicts: dict[str, tuple[object, ...]] = {}
+
+    async def live(self, tasks: TaskGroup, stop: Callable[[], Awaitable[object]]) -> None:
+        """Register, serve until told to stop, withdraw."""
+        tasks.start_soon(self._outbox.run)
+        await self._register()
+        tasks.start_soon(self._say_alive)
+        tasks.start_soon(self._look_after_claims)
+        tasks.start_soon(self._try_refused_again)
+        await stop()
+        self._responder.stop_taking()
+        await self._withdraw()
+
+    async def _register(self) -> None:
+        settings, boot_id = self._settings, self._node.boot_id
+        facts = [
+            registration(offer, boot_id=boot_id, endpoint=settings.endpoint, host=settings.host)
+            for offer in self._offers
+        ]
+        (settings.directory / BOOT_FILE).write_text(f"{boot_id}\n", encoding="ascii")
+        for offer, fact in zip(self._offers, facts, strict=True):
+            handed = await self._outbox.hand(fact)
+            with anyio.move_on_after(_STORE_TIMEOUT_S) as waited:
+                published = await self._outbox.stored(handed)
+            if waited.cancelled_caught:
+                self._trouble(f"{offer.shard_id} is not registered yet: {self._outbox.trouble}")
+                continue
+            self._tell(
+                Notice(
+                    "registered", f"{offer.shard_id} is registered at sequence {published.sequence}"
+                )
+            )
+            await self._be_heard(published.sequence)
+            await self._look_after(offer.shard_id, min_sequence=published.sequence)
+
+    async def _be_heard(self, sequence: int) -> None:
+        """Say that we are alive once a tracker knows our boot, so that its verdict counts us in."""
+        try:
+            query = NodeQuery(node=self._node.key.public, min_sequence=sequence)
+            await self._asker.ask(query)
+            await self._send_presence()
+        except (QueryRefused, Unreachable) as error:
+            _log.info("no tracker has heard that this node is alive: %s", error)
+
+    async def _withdraw(self) -> None:
+        """Take every shard back, and wait for that to be stored, but not for ever."""
+        with anyio.move_on_after(_LEAVE_TIMEOUT_S, shield=True) as waited:
+            for offer in self._offers:
+                await self._outbox.hand(
+                    ShardWithdrawn(
+                        boot_id=self._node.boot_id,
+                        reason="the node was told to stop",
+                        shard_id=offer.shard_id,
+                    )
+                )
+            await self._outbox.drained()
+            self._tell(Notice("withdrawn", "every shard is withdrawn"))
+        if waited.cancelled_caught:
+            self._trouble(
+                f"{self._outbox.pending} events wait in {OUTBOX_FILE}: they are sent when this node "
+                "starts again"
+            )
+
+    async def _say_alive(self) -> None:
+        while True:
+            try:
+                await self._send_presence()
+            except Unreachable as error:
+                _log.info("presence was not sent: %s", error)
+            await anyio.sleep(SEND_EVERY_S)
+
+    async def _send_presence(self) -> None:
+        presence = Presence(
+            boot_id=self._node.boot_id,
+            load=self._responder.load,
+            shards=tuple(self._node.shards),
+        )
+        await send_presence(self._nc, self._settings.realm, self._node.key.public, presence)
+
+    async def _try_refused_again(self) -> None:
+        while True:
+            await anyio.sleep(_RETRY_EVERY_S)
+            for refused in self._node.results.due(now_s=self._node.monotonic_s()):
+                await try_again(self._node, refused)
+
+    async def _look_after_claims(self) -> None:
+        while True:
+            await anyio.sleep(_LOOK_EVERY_S)
+            for offer in self._offers:
+                await self._look_after(offer.shard_id)
+
+    async def _look_after(self, shard_id: str, *, min_sequence: int = 0) -> None:
+        """Ask what has become of a claim, and tell what is new. Raises BootIsOver."""
+        node = self._node
+        query = ClaimQuery(node=node.key.public, shard_id=shard_id, min_sequence=min_sequence)
+        try:
+            claim = await self._asker.ask(query)
+        except QueryRefused as refusal:
+            if refusal.code == NOT_FOUND and min_sequence:
+                raise NotAdmitted(await self._why_unheard(shard_id)) from refusal
+            self._say(shard_id, (refusal.code,), f"the tracker does not say: {refusal}")
+            return
+        except Unreachable as error:
+            self._say(shard_id, (), f"no tracker says what became of {shard_id}: {error}")
+            return
+        if claim.boot_id != node.boot_id or claim.status == "superseded":
+            raise BootIsOver(
+                f"{shard_id}: {_why_over(claim, node.boot_id)}; nothing that this process does "
+                "counts any more"
+            )
+        if claim.status == "refused":
+            raise NotAdmitted(
+                f"{shard_id} was refused: {claim.refusal}: {claim.refusal_detail}; mend that and "
+                "start again"
+            )
+        verdict = (claim.status, claim.reasons, claim.recipe_status)
+        if self._verdicts.get(shard_id) != verdict:
+            self._verdicts[shard_id] = verdict
+            self._tell(Notice("verdict", _verdict_text(claim), claim))
+
+    async def _why_unheard(self, shard_id: str) -> str:
+        """Why a registration that is stored made no claim."""
+        key = self._node.key.public
+        known = await self._asker.ask(NodeQuery(node=key))
+        if known.may_speak:
+            return f"{shard_id} is stored, and the tracker lists no such claim: see `meshnet log`"
+        return (
+            f"{shard_id} was not heard: the tracker calls {key} {known.status}. An operator must "
+            "enrol or reinstate the node (`meshnet admin node enrol`, `… reinstate`); then start again"
+        )
+
+    def _say(self, shard_id: str, verdict: tuple[object, ...], text: str) -> None:
+        if self._verdicts.get(shard_id) != verdict:
+            self._verdicts[shard_id] = verdict
+            self._trouble(text)
+
+    def _trouble(self, text: str) -> None:
+        self._tell(Notice("trouble", text))
+
+
+def _why_over(claim: ClaimAnswer, ours: str) -> str:
+    if claim.boot_id != ours:
+        return f"boot {claim.boot_id} of this node has taken the place of this one"
+    return "an operator ended this boot, so the process must be started again"
+
+
+def _verdict_text(claim: ClaimAnswer) -> str:
+    """What the registry makes of a claim, in a line."""
+    what = f"{claim.shard_id}: layers [{claim.start}, {claim.end}) of recipe"
+    may = "serve" if claim.eligible_to_serve else "certify" if claim.eligible_to_certify else None
+    because = f" ({', '.join(claim.reasons)})" if claim.reasons else ""
+    return (
+        f"{what} {(claim.recipe_key or '?')[:12]}, which is {claim.recipe_status}: "
+        + (f"may {may}" if may else "may do nothing")
+        + because
+    )
+
+
+def _sole(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """What went wrong, when one thing did: the task group is no concern of the caller."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,71 @@
+"""A neighbour that refused, or was refused, is met again: a session in which nothing is computed.
+
+Whoever comes to accept publishes so, and so does the other side: the pair may compute together again.
+"""
+
+import logging
+import uuid
+
+from meshnet_bus.client import Unreachable
+from meshnet_bus.service import QueryRefused
+from meshnet_events.facts import recipe_key
+from meshnet_events.queries import ClaimAnswer, ClaimQuery, NodeQuery
+from meshnet_node.handshake import Refused
+from meshnet_node.session.failure import SessionFailed
+from meshnet_node.session.link import Caller, Meeting, Request, open_link
+from meshnet_node.session.node import Node
+from meshnet_node.session.opening import RouteHop
+
+_log = logging.getLogger("meshnet_node.session")
+
+
+async def try_again(node: Node, refused: Refused) -> None:
+    """Shake hands once more with a peer, if it is still there in that boot under our recipe."""
+    shard = node.shards.get(refused.shard_id)
+    if shard is None or refused.peer.our_boot_id != node.boot_id:
+        return
+    try:
+        claim = await _claim_of(node, refused)
+    except (QueryRefused, Unreachable) as error:
+        _log.info("%s is not met again now: %s", refused.peer.node, error)
+        return
+    if claim is None or claim.start is None or claim.end is None:
+        return
+
+    async def met(meeting: Meeting) -> None:
+        await node.report(meeting, "initiator", shard)
+
+    caller = Caller(node.realm, node.key, node.boot_id, shard.fingerprint, node.tls)
+    request = Request(
+        purpose="handshake",
+        route_session_id=str(uuid.uuid4()),
+        route_epoch=0,
+        hop=0,
+        responder=RouteHop(
+            node=claim.node,
+            boot_id=claim.boot_id,
+            shard_id=claim.shard_id,
+            endpoint=claim.endpoint,
+            start=claim.start,
+            end=claim.end,
+        ),
+    )
+    try:
+        async with open_link(caller, request, met=met, timeout_s=node.limits.open_timeout_s):
+            _log.info("%s accepts us again", claim.node)
+    except SessionFailed as failure:
+        _log.info("%s was met again: %s", claim.node, failure)
+
+
+async def _claim_of(node: Node, refused: Refused) -> ClaimAnswer | None:
+    """The peer's live claim under our recipe, in the boot that was met; None when there is none."""
+    peer = refused.peer
+    ours = recipe_key(peer.model_artifact_digest, peer.runtime_recipe_digest)
+    known = await node.registry.ask(NodeQuery(node=peer.node))
+    if known.boot_id != peer.boot_id:
+        return None
+    for shard_id in known.shards:
+        claim = await node.registry.ask(ClaimQuery(node=peer.node, shard_id=shard_id))
+        if claim.status == "live" and claim.recipe_key == ours:
+            return claim
+    return None
