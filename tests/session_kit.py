@@ -1,17 +1,31 @@
 """Nodes in one process that talk over real gRPC on loopback, for tests of sessions.
 
+    Lab        nodes, their tracker, a driver
+    Stranger   a caller that says whatever a test makes it say
+    Wire       a TCP connection that can be cut, or go silent
+    Liar       a hop that is sound but for what it says
+
 The model is small and real: every layer mixes each position with those before it, in float32, so
 that one byte lost at a seam changes the tokens. Tracker and outbox are lists here: what a session
 asks and what it says is looked at from the outside.
 """
 
+import asyncio
 import hashlib
+import itertools
 import math
 import os
+import secrets
 import struct
+import threading
 import uuid
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from typing import ClassVar
 
+import anyio
+import anyio.abc
+import grpc
+import grpc.aio
 import msgspec
 
 from meshnet_bus.publisher import Published
@@ -20,13 +34,17 @@ from meshnet_events import facts
 from meshnet_events.facts import Fingerprint, Host, recipe_key
 from meshnet_events.keys import EventKey
 from meshnet_events.queries import NOT_FOUND, ClaimAnswer, ClaimQuery, NodeAnswer
+from meshnet_events.session import Pair, SessionTerms
 from meshnet_node.backends import BackendError, ContextFull, NoTokenizer, Step
 from meshnet_node.recipe_identity import ArtifactIdentity, RuntimeRecipe, ShardIdentity
+from meshnet_node.session import hop as hop_module
 from meshnet_node.session.driver import RoutePlan, open_route
 from meshnet_node.session.link import Caller
 from meshnet_node.session.node import Limits, Node, ServedShard
 from meshnet_node.session.opening import RouteHop
 from meshnet_node.session.responder import serve
+from meshnet_node.session.transport import METHOD
+from meshnet_proto import shard_runtime_pb2 as pb
 
 REALM = "lab"
 LAYERS = 6
@@ -67,22 +85,38 @@ class ToyShard:
     context_length = 256
     end_tokens = frozenset()
     memory_bytes = 0
-    axes = {}
+    axes: ClassVar = {}
 
     def __init__(self, start, end, *, twist=None):
         self.start, self.end, self.twist = start, end, twist
         self.open_slots = 0
+        self.faults = []
+        self._turn = threading.Lock()
+
+    @contextmanager
+    def alone(self):
+        """A backend is called by one at a time: whoever comes in between is written down."""
+        if not self._turn.acquire(blocking=False):
+            self.faults.append("called while another call was at work")
+            raise AssertionError(self.faults[-1])
+        try:
+            yield
+        finally:
+            self._turn.release()
 
     def open(self, start, end, *, positions=None):
         assert self.start <= start < end <= self.end
-        self.open_slots += 1
-        return ToySlot(self, start, end, positions or self.context_length)
+        with self.alone():
+            self.open_slots += 1
+            return ToySlot(self, start, end, positions or self.context_length)
 
     def encode(self, text):
-        return tuple(byte % VOCABULARY for byte in text.encode())
+        with self.alone():
+            return tuple(byte % VOCABULARY for byte in text.encode())
 
     def decode(self, token):
-        return b"%d " % token
+        with self.alone():
+            return b"%d " % token
 
     def close(self):
         pass
@@ -107,6 +141,13 @@ class ToySlot:
         )
 
     def _forward(self, rows, sample):
+        with self.shard.alone():
+            step = self._compute(rows, sample)
+        if not self.is_open:
+            self.shard.faults.append("closed while it was at work")
+        return step
+
+    def _compute(self, rows, sample):
         if self.position + len(rows) > self.positions:
             raise ContextFull("full")
         for layer in self.layers:
@@ -115,7 +156,7 @@ class ToySlot:
         if self.shard.twist is not None:
             self.shard.twist(self, rows)
         if self.layers.stop < LAYERS:
-            return Step(activations=struct.pack(f"<{len(rows) * WIDTH}f", *sum(rows, [])))
+            return Step(activations=struct.pack(f"<{len(rows) * WIDTH}f", *itertools.chain(*rows)))
         if not sample:
             return Step()
         logits = [
@@ -133,9 +174,10 @@ class ToySlot:
         return list(struct.unpack(f"<{WIDTH}f", struct.pack(f"<{WIDTH}f", *mixed)))
 
     def close(self):
-        if self.is_open:
-            self.is_open = False
-            self.shard.open_slots -= 1
+        with self.shard.alone():
+            if self.is_open:
+                self.is_open = False
+                self.shard.open_slots -= 1
 
 
 class NoTextShard(ToyShard):
@@ -185,7 +227,7 @@ class Tracker:
         shard = part.shard
         fingerprint = shard.identity.fingerprint
         answer = ClaimAnswer(
-            boot_id=part.node.boot_id,
+            boot_id=part.boot_id,
             device="cpu",
             eligible_to_certify=True,
             eligible_to_serve=False,
@@ -208,7 +250,7 @@ class Tracker:
             status=status,
         )
         self.claims[part.key.public, shard.shard_id] = msgspec.structs.replace(answer, **changes)
-        self.knows(part.key.public, part.node.boot_id)
+        self.knows(part.key.public, part.boot_id)
 
     def knows(self, key, boot_id=None, *, status="enrolled"):
         self.nodes[key] = self._node(key, boot_id, status=status)
@@ -237,44 +279,66 @@ class Tracker:
 class Said(list):
     """Where facts go: a list of what was handed over."""
 
-    full = False
+    trouble = None
+    never_stored = False
 
     async def hand(self, fact):
-        if self.full:
-            raise OSError("no space left on device")
+        if self.trouble is not None:
+            raise self.trouble
         self.append(fact)
         return len(self)
 
     async def stored(self, handed):
+        if self.never_stored:
+            await anyio.sleep_forever()
         return Published(handed, "5" * 64, duplicate=False)
 
     def of(self, kind):
         return [fact for fact in self if isinstance(fact, kind)]
 
 
-class Part:
-    """A running node: its process state, its shard, its port."""
+class Listed:
+    """A node as a tracker and a route know it."""
 
-    def __init__(self, node, responder, shard, said, scheme):
-        self.node, self.responder, self.shard, self.said = node, responder, shard, said
-        self.key = node.key
-        self.endpoint = f"{scheme}://127.0.0.1:{responder.port}"
-
-    @property
-    def is_idle(self):
-        return self.responder.sessions == 0 and self.shard.loaded.open_slots == 0
+    def __init__(self, key, boot_id, endpoint, shard):
+        self.key, self.boot_id, self.endpoint, self.shard = key, boot_id, endpoint, shard
 
     def hop(self, start=None, end=None, **changes):
         identity = self.shard.identity
         hop = RouteHop(
             node=self.key.public,
-            boot_id=self.node.boot_id,
+            boot_id=self.boot_id,
             shard_id=self.shard.shard_id,
             endpoint=self.endpoint,
             start=identity.shard_start if start is None else start,
             end=identity.shard_end if end is None else end,
         )
         return msgspec.structs.replace(hop, **changes)
+
+
+class Part(Listed):
+    """A node that runs here: its process state, its shard, its port."""
+
+    def __init__(self, node, responder, shard, said, scheme):
+        super().__init__(node.key, node.boot_id, f"{scheme}://127.0.0.1:{responder.port}", shard)
+        self.node, self.responder, self.said = node, responder, said
+
+    @property
+    def is_idle(self):
+        return self.responder.sessions == 0 and self.shard.loaded.open_slots == 0
+
+
+class Remote(Listed):
+    """A node that runs in another process."""
+
+    def __init__(self, key, boot_id, endpoint, start, end):
+        shard = served("main", start, end, loaded=None)
+        super().__init__(key, boot_id, endpoint, shard)
+
+
+def served(shard_id, start, end, *, loaded, recipe=RECIPE, synthetic=False):
+    identity = ShardIdentity(ARTIFACT, recipe, start, end)
+    return ServedShard(shard_id, identity, loaded, synthetic=synthetic)
 
 
 class Lab:
@@ -303,16 +367,14 @@ class Lab:
         **node,
     ):
         loaded = loaded or ToyShard(start, end)
-        shard = ServedShard(
-            "main", ShardIdentity(ARTIFACT, recipe, start, end), loaded, synthetic=synthetic
-        )
+        shard = served("main", start, end, loaded=loaded, recipe=recipe, synthetic=synthetic)
         said = Said()
+        node.setdefault("registry", self.tracker)
         node = Node(
             realm=REALM,
             key=key or EventKey(os.urandom(32)),
             boot_id=str(uuid.uuid4()),
             shards={"main": shard},
-            registry=self.tracker,
             record=said,
             tls=tls,
             limits=limits,
@@ -366,6 +428,209 @@ def whole_model(ids, count):
 
 def u32_digest(ids):
     return hashlib.sha256(struct.pack(f"<{len(ids)}I", *ids)).hexdigest()
+
+
+async def until(holds, *, within_s=5):
+    """Wait for something that happens elsewhere and tells nobody."""
+    with anyio.fail_after(within_s):
+        while not holds():  # noqa: ASYNC110 - so there is no event to wait for
+            await anyio.sleep(0.01)
+
+
+async def freed(*parts, within_s=5):
+    """Wait until these nodes hold nothing any more; whatever they did, they did in turn."""
+    await until(lambda: all(part.is_idle for part in parts), within_s=within_s)
+    assert [part.shard.loaded.faults for part in parts] == [[]] * len(parts)
+
+
+class Stranger:
+    """A caller that says what a test makes it say: frames, or bytes that are none."""
+
+    def __init__(self, call, lab_):
+        self.call, self.lab = call, lab_
+
+    async def receive(self):
+        """The next frame; None at the end of the stream."""
+        content = await self.call.read()
+        return None if content is grpc.aio.EOF else pb.ResponderFrame.FromString(content)
+
+    async def say(self, frame):
+        """Send a frame, its only member, or bytes."""
+        if not isinstance(frame, bytes):
+            if not isinstance(frame, pb.CallerFrame):
+                frame = pb.CallerFrame(**{_MEMBER[type(frame)]: frame})
+            frame = frame.SerializeToString()
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            await self.call.write(frame)
+
+    async def opening(self, part, *after, key=None, terms=None, forge=None, **changes):
+        """What opens a session at `part`, proven by `key`; `terms` change only what is signed."""
+        challenge = (await self.receive()).challenge
+        key, nonce = key or self.lab.driver_key, secrets.token_bytes(32)
+        hop = part.hop()
+        frame = pb.SessionOpen(
+            realm=REALM,
+            purpose=pb.SESSION_PURPOSE_CERTIFY,
+            route_session_id=str(uuid.uuid4()),
+            key=key.public,
+            nonce=nonce,
+            caller_boot_id=self.lab.driver_boot,
+            responder_boot_id=part.node.boot_id,
+            fingerprint=part.shard.fingerprint.to_proto(),
+            shard_id=hop.shard_id,
+            range=pb.ShardRange(start=hop.start, end=hop.end),
+            hops_after=[one.to_proto() for one in after],
+        )
+        for name, value in changes.items():
+            frame.ClearField(name)
+            if isinstance(value, list):
+                getattr(frame, name).extend(value)
+            elif hasattr(value, "SerializeToString"):
+                getattr(frame, name).CopyFrom(value)
+            else:
+                setattr(frame, name, value)
+        signed = SessionTerms(
+            boots=Pair(frame.caller_boot_id, frame.responder_boot_id),
+            keys=Pair(key.public, challenge.key),
+            nonces=Pair(frame.nonce.hex(), challenge.nonce.hex()),
+            realm=frame.realm,
+            route_epoch=frame.route_epoch,
+            route_session_id=frame.route_session_id,
+        )
+        signed = msgspec.structs.replace(signed, **(terms or {}))
+        if "proof" not in changes:
+            frame.proof = forge(signed) if forge else signed.prove(key, "caller")
+        return frame
+
+    async def opened(self, part, *after, **changes):
+        """Open a session, and what came back: an accepted, or an error."""
+        await self.say(await self.opening(part, *after, **changes))
+        return await self.receive()
+
+    async def refused(self, part, *after, **changes):
+        """Open a session that is refused: with what."""
+        frame = await self.opened(part, *after, **changes)
+        assert frame.WhichOneof("frame") == "error", frame
+        return frame.error
+
+    async def last_word(self):
+        """Read to the end of the stream: the error that was its last frame."""
+        last = None
+        while (frame := await self.receive()) is not None:
+            last = frame
+        assert last.WhichOneof("frame") == "error", last
+        return last.error
+
+
+_MEMBER = {
+    pb.SessionOpen: "open",
+    pb.Prompt: "prompt",
+    pb.Tokens: "tokens",
+    pb.Activations: "activations",
+    pb.SessionFinish: "finish",
+    pb.Evidence: "evidence",
+}
+
+
+@asynccontextmanager
+async def stranger(lab_, part):
+    """A caller with a stream of its own to `part`."""
+    async with grpc.aio.insecure_channel(part.endpoint.removeprefix("grpc://")) as channel:
+        call = channel.stream_stream(METHOD)()
+        try:
+            yield Stranger(call, lab_)
+        finally:
+            call.cancel()
+
+
+class Wire:
+    """A way to a node that can be cut, or go silent, while it is used. Made by `wire`."""
+
+    def __init__(self, tasks, port):
+        self._tasks, self._port = tasks, port
+        self._ends = []
+        self.endpoint = ""
+        self.flows = anyio.Event()
+        self.flows.set()
+
+    async def carry(self, near):
+        async with near, await anyio.connect_tcp("127.0.0.1", self._port) as far:
+            self._ends += [near, far]
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._copy, near, far)
+                await self._copy(far, near)
+                tasks.cancel_scope.cancel()
+
+    async def _copy(self, source, target):
+        with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            while True:
+                data = await source.receive()
+                await self.flows.wait()
+                await target.send(data)
+
+    def silence(self):
+        """Nothing gets through any more, and nobody is told."""
+        self.flows = anyio.Event()
+
+    def cut(self):
+        """Both ends are closed, and so is the way."""
+        self.silence()
+        self._tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def wire(part):
+    """A way to `part` of its own, which is listed as its endpoint."""
+    async with anyio.create_task_group() as outer, anyio.create_task_group() as tasks:
+        listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+        way = Wire(tasks, int(part.endpoint.rpartition(":")[2]))
+        port = listener.extra(anyio.abc.SocketAttribute.local_port)
+        way.endpoint = part.endpoint = f"grpc://127.0.0.1:{port}"
+
+        async def listen():
+            async with listener:
+                await listener.serve(way.carry, tasks)
+
+        tasks.start_soon(listen)
+        try:
+            yield way
+        finally:
+            way.flows.set()
+            outer.cancel_scope.cancel()
+
+
+class Liar(hop_module._Session):
+    """A hop that passes what it says through `up` and `down`, which may change it."""
+
+    @staticmethod
+    def up(frame):
+        return frame
+
+    @staticmethod
+    def down(frame):
+        return frame
+
+    async def _up(self, frame):
+        await super()._up(self.up(frame))
+
+    async def _down(self, frame):
+        await super()._down(self.down(frame))
+
+
+@contextmanager
+def lying(part, *, up=None, down=None):
+    """Let `part` say what these make of its frames."""
+    honest = hop_module._Session
+    kind = type("Liar", (Liar,), {n: staticmethod(f) for n, f in (("up", up), ("down", down)) if f})
+
+    def session(node, *arguments):
+        return (kind if node is part.node else honest)(node, *arguments)
+
+    hop_module._Session = session
+    try:
+        yield
+    finally:
+        hop_module._Session = honest
 
 
 ATTESTED = facts.ForwardAttested

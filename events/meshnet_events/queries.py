@@ -58,6 +58,7 @@ MAX_QUERY = 16_384
 """The most bytes that a query may have."""
 MAX_ANSWER = 61_440
 """The most bytes that an answer may have."""
+MAX_SHARDS = 256
 LEAST_PREFIX = 8
 RECIPE_PATTERN = "[0-9a-f]{8,64}"
 
@@ -209,7 +210,8 @@ class NodeAnswer(Struct, frozen=True, kw_only=True):
     """Who a key is in the realm. `status` is `unknown` for one that nobody has heard of.
 
     `may_speak` is whether a node's facts from it are heard at all under the policy in force. The head
-    is that of its chain: what its next event must follow (0 and 64 zeros before the first).
+    is that of its chain: what its next event must follow (0 and 64 zeros before the first). `shards`
+    are the ids of its live claims in order, the first `MAX_SHARDS` of them.
     """
 
     boot_id: Uuid | None
@@ -220,8 +222,10 @@ class NodeAnswer(Struct, frozen=True, kw_only=True):
     may_speak: bool
     node: PublicKey
     status: str
+    shards: tuple[ShardId, ...] = ()
 
     def __post_init__(self) -> None:
+        _check_form(all(map(is_shard_id, self.shards)), "shards")
         _check_form(self.boot_id is None or is_uuid(self.boot_id), "boot_id")
         _check_form(is_hex(self.head_digest), "head_digest")
         _check_form(is_key(self.node), "node")
@@ -358,9 +362,6 @@ def decode_reply(query: Query, body: bytes) -> Reply[Any] | None:
         return None
     try:
         reply: Reply[Any] = _REPLY_DECODERS[type(query)].decode(body)
-    except (
-        msgspec.MsgspecError,
-        RecursionError,
-    ):  # the latter: deep nesting under an unknown member
-        return None
+    except (msgspec.MsgspecError, RecursionError):
+        return None  # the latter: a member that is not known nests deep
     return reply if (reply.answer is None) != (reply.error is None) else None

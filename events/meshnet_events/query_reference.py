@@ -6,7 +6,6 @@ Members, forms, bounds and codes are read from `queries`; only the sentences aro
 import msgspec
 
 from meshnet_events import queries, subjects
-from meshnet_events.envelope import GENESIS
 from meshnet_events.keys import EventKey
 from meshnet_events.markdown import GENERATED, REFERENCE, doc, members, table
 from meshnet_events.queries import (
@@ -76,19 +75,20 @@ def _exchange() -> str:
     """A query with its answer, and one with an error."""
     node = EventKey(bytes(range(32))).public
     answer = NodeAnswer(
-        boot_id=None,
+        boot_id="3769e4f9-167b-4492-993b-0bd3a15e3b5a",
         group="",
-        head_digest=GENESIS,
-        head_issuerseq=0,
+        head_digest="5" * 64,
+        head_issuerseq=1,
         label="first",
         may_speak=True,
         node=node,
         status="enrolled",
+        shards=("main",),
     )
-    error = QueryError(NOT_FOUND, f"{node} never registered a shard main")
+    error = QueryError(NOT_FOUND, f"{node} never registered a shard spare")
     exchanges: tuple[tuple[queries.Query, Reply[NodeAnswer]], ...] = (
         (NodeQuery(node=node), Reply(sequence=_SEQUENCE, answer=answer)),
-        (ClaimQuery(node=node, shard_id="main"), Reply(sequence=_SEQUENCE, error=error)),
+        (ClaimQuery(node=node, shard_id="spare"), Reply(sequence=_SEQUENCE, error=error)),
     )
     return "\n\n".join(
         f"{subjects.query(_REALM, queries.name_of(query))}\n"

@@ -24,11 +24,7 @@ def host_of(realm: str, declared: str | None = None, *, machine_id: Path = MACHI
     """
     if declared is not None:
         return declared_host(realm, declared)
-    text = read_machine_id(machine_id)
-    try:
-        return machine_host(realm, text)
-    except ValueError:
-        raise _none(machine_id, "no 32 lower-case hex digits") from None
+    return machine_host(realm, read_machine_id(machine_id))
 
 
 def read_machine_id(path: Path = MACHINE_ID) -> str:
@@ -38,11 +34,13 @@ def read_machine_id(path: Path = MACHINE_ID) -> str:
     except OSError as error:
         raise _none(path, error.strerror or "it cannot be read") from None
     except UnicodeDecodeError:
-        raise _none(path, "no 32 lower-case hex digits") from None
-    if not text:
-        raise _none(path, "it is empty")
+        raise _none(path, "it is no text of 32 hex digits") from None
     if text == "uninitialized" or len(set(text)) == 1:
         raise _none(path, f"a placeholder ({text[:32]}), which other machines have too")
+    try:
+        machine_host("", text)
+    except ValueError:
+        raise _none(path, "it is empty, or no 32 lower-case hex digits") from None
     return text
 
 

@@ -39,12 +39,12 @@ from meshnet_node.session.responder import Responder, serve
 from meshnet_node.session.retry import try_again
 from meshnet_node.session.transport import Endpoint, Tls, default_listen
 
+ASK_EVERY_S = 15.0
 OUTBOX_FILE = "outbox.db"
 BOOT_FILE = "boot"
 
 _STORE_TIMEOUT_S = 30.0
 _LEAVE_TIMEOUT_S = 10.0
-_LOOK_EVERY_S = 15.0
 _RETRY_EVERY_S = 5.0
 _log = logging.getLogger("meshnet_node")
 
@@ -58,7 +58,10 @@ class NotAdmitted(Exception):
 
 
 class ServeSettings(Struct, frozen=True, kw_only=True):
-    """Where a node belongs and how it is reached. `listen` is by default the endpoint itself."""
+    """Where a node belongs and how it is reached. `listen` is by default the endpoint itself.
+
+    Every `ask_every_s` a tracker is asked what has become of the claims.
+    """
 
     realm: str
     server: str
@@ -68,6 +71,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     listen: str | None = None
     tls: Tls | None = None
     limits: Limits = Limits()
+    ask_every_s: float = ASK_EVERY_S
 
 
 class LoadedOffer(Struct, frozen=True):
@@ -250,7 +254,7 @@ class _Life:
 
     async def _look_after_claims(self) -> None:
         while True:
-            await anyio.sleep(_LOOK_EVERY_S)
+            await anyio.sleep(self._settings.ask_every_s)
             for offer in self._offers:
                 await self._look_after(offer.shard_id)
 

@@ -26,7 +26,7 @@ from meshnet_tracker.registry.state import Changes
 
 
 class TrackerMetrics:
-    """The metrics of one tracker: `count` is its projector's `on_commit`, `registry` is what is shown."""
+    """The metrics of one tracker: `count` is its projector's `on_commit`; `registry` is shown."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

@@ -407,6 +407,9 @@ async def test_what_the_realm_lost_is_sent_again_by_the_next_process(
     await server.start()
     await until(lambda: nc.is_connected)
     assert await bodies(nc) == original[:2]
+    async with opened(path, nc) as outbox:
+        assert outbox.pending == 2
+    assert numbers_in(path, "where acknowledged_ms is null") == [3, 4], "they could be pruned"
     await store(path, nc, "five")
     again = await bodies(nc)
     assert again[:4] == original
@@ -474,10 +477,11 @@ async def kept_after_a_turn(path, nc, **options):
         await until(lambda: outbox._prune_at)
 
 
-def numbers_in(path):
+def numbers_in(path, where=""):
     db = sqlite3.connect(path)
     try:
-        return [row[0] for row in db.execute("select issuerseq from events order by issuerseq")]
+        query = f"select issuerseq from events {where} order by issuerseq"
+        return [row[0] for row in db.execute(query)]
     finally:
         db.close()
 

@@ -422,6 +422,24 @@ async def test_queries_past_the_bound_are_unavailable_at_once(nc):
         assert codes[7:] == [7] * 5
 
 
+async def test_a_connection_that_closed_before_the_answer_ends_nothing(server, nc):
+    asked, release, sent = anyio.Event(), anyio.Event(), []
+
+    async def answer(query):
+        asked.set()
+        await release.wait()
+        sent.append(query)
+        return await tell_time(query)
+
+    async with closing(await client(server)) as tracker, serving(tracker, answer):
+        await nc.publish(subjects.query(REALM, "clock"), b"{}", reply="t.reply")
+        await asked.wait()
+        await tracker.close()
+        release.set()
+        await until(lambda: sent)
+        await anyio.sleep(0.05)  # a service that ended would cancel this
+
+
 async def test_one_that_waits_holds_up_no_other(nc):
     release = anyio.Event()
 

@@ -1,9 +1,20 @@
 """Distributed forwards over real gRPC: the same tokens as the whole model, and evidence of it."""
 
+import itertools
+
 import pytest
 
 from meshnet_events.envelope import canonical
-from session_kit import ATTESTED, LAYERS, SHOOK_HANDS, lab, tokens_of, u32_digest, whole_model
+from session_kit import (
+    ATTESTED,
+    LAYERS,
+    SHOOK_HANDS,
+    freed,
+    lab,
+    tokens_of,
+    u32_digest,
+    whole_model,
+)
 
 PROMPT = (3, 14, 15, 92, 65)
 
@@ -12,7 +23,7 @@ PROMPT = (3, 14, 15, 92, 65)
 async def test_a_route_of_shards_says_what_the_whole_model_says(cuts):
     bounds = (0, *cuts, LAYERS)
     async with lab() as lab_:
-        parts = [await lab_.start(a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
+        parts = [await lab_.start(a, b) for a, b in itertools.pairwise(bounds)]
         async with lab_.open(*(part.hop() for part in parts)) as route:
             assert await tokens_of(route, PROMPT, 8) == whole_model(PROMPT, 8)
 
@@ -34,9 +45,7 @@ async def test_every_participant_attests_the_same_evidence():
     assert evidence.output_digest == u32_digest(out)
     assert evidence.tokens_generated == 6
     chain = (evidence.input_digest, *evidence.seams, evidence.output_digest)
-    assert [(w[0].in_digest, w[0].out_digest) for w in said] == list(
-        zip(chain, chain[1:], strict=False)
-    )
+    assert [(w[0].in_digest, w[0].out_digest) for w in said] == list(itertools.pairwise(chain))
 
 
 async def test_neighbours_publish_their_handshake_and_nobody_one_with_the_driver():
@@ -106,12 +115,4 @@ async def test_everything_is_freed_when_a_route_is_closed():
         async with lab_.open(*(part.hop() for part in parts)) as route:
             await tokens_of(route, PROMPT, 2)
             assert [part.responder.sessions for part in parts] == [1, 1]
-        await freed(parts)
-
-
-async def freed(parts):
-    import anyio
-
-    with anyio.fail_after(5):
-        while not all(part.is_idle for part in parts):
-            await anyio.sleep(0.01)
+        await freed(*parts)

@@ -142,6 +142,16 @@ def test_a_node_is_told_with_the_head_of_its_chain(tracker):
     assert (answer.head_issuerseq, answer.head_digest) == (1, lab.heads["n1"].digest)
     assert (answer.group, answer.label, answer.status) == ("g", "first", "enrolled")
     assert (answer.boot_id, answer.may_speak) == (boot_of("n1", "b1"), True)
+    assert answer.shards == ("main",)
+
+
+def test_a_node_is_told_with_the_ids_of_its_live_claims_and_no_more_than_fit(tracker):
+    lab = tracker.lab
+    for number in range(300):
+        lab.register(f"n1/s{number:03}@h1[0,14)")
+    lab.withdraw("n1", "s000")
+    shards = tracker.ask(NodeQuery(node=lab.public("n1"))).shards
+    assert shards == tuple(f"s{number:03}" for number in range(1, 257))
 
 
 def test_a_key_that_nobody_heard_of_is_unknown_and_not_an_error(tracker):
@@ -359,8 +369,8 @@ def test_an_answer_may_say_more_than_is_known_but_nothing_else():
 @pytest.mark.parametrize(
     "body",
     [
-        b'{"sequence":1,"x":' + b"[" * 100_000,
-        b'{"sequence":1,"answer":{"time_ns":1,"x":' + b'{"a":' * 20_000,
+        b'{"sequence":1,"x":' + b"[" * 60_000,
+        b'{"sequence":1,"answer":{"time_ns":1,"x":' + b'{"a":' * 12_000,
         b'{"sequence":1,"answer":{"time_ns":1}}' + b" " * MAX_ANSWER,
         b"",
         b"\xff",

@@ -8,7 +8,7 @@ from importlib.metadata import version
 
 import numpy as np
 import pytest
-from gguf import GGMLQuantizationType, GGUFReader
+from gguf import GGMLQuantizationType, GGUFReader, TokenType
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +21,7 @@ from meshnet_node.backends import (
     find_backend,
 )
 from meshnet_node.backends.reference import shard as shard_module
+from meshnet_node.backends.reference import tiny as tiny_module
 from meshnet_node.backends.reference import weights as weights_module
 from meshnet_node.backends.reference.tiny import EMBEDDING, write_tiny_llama
 from meshnet_node.pin import cut, pin
@@ -280,6 +281,18 @@ def test_a_control_token_spelled_out_is_plain_text(tiny):
     ids = tiny.encode("</s><s><unk>")
     assert not {0, 1, 2} & set(ids[1:])
     assert text_of(tiny, ids) == " </s><s><unk>"
+
+
+def test_spaces_that_a_user_defined_are_one_token(backend, tmp_path, monkeypatch):
+    """Converters write these spaces out, where every other piece has U+2581."""
+    special = (*tiny_module._SPECIAL, ("   ", TokenType.USER_DEFINED))
+    monkeypatch.setattr(tiny_module, "_SPECIAL", special)
+    shard = load(backend, write_tiny_llama(tmp_path / "spaces.gguf"))
+
+    ids = shard.encode("the   node")
+
+    assert [shard.decode(token) for token in ids][1:3] == [b" the", b"   "]
+    assert text_of(shard, ids) == " the   node"
 
 
 def test_half_a_surrogate_pair_is_no_text(tiny):

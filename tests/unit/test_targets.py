@@ -11,6 +11,7 @@ from meshnet_node.recipe_identity import (
     ArtifactIdentity,
     DerivativeBinding,
     RecipeIdentityError,
+    RuntimeRecipe,
     canonical_sha256,
     glm_alpha_artifact,
 )
@@ -25,6 +26,7 @@ from meshnet_node.targets import (
     load_locked_target,
     load_target_facts,
     read_locked_target,
+    with_forward,
     write_locked_target,
 )
 
@@ -232,3 +234,44 @@ def test_a_target_cannot_be_made_with_files_of_another_artifact():
     target = locked()
     with pytest.raises(LockedTargetError, match="content_digest"):
         msgspec.structs.replace(target, files=locked(parts=(b"x",)).files)
+
+
+RECIPE = RuntimeRecipe("F32:2", *["float32"] * 3, "flat", "ab" * 20, "llama", "reference", "1")
+OUTPUT = hashlib.sha256(b"its tokens").hexdigest()
+
+
+def test_a_recorded_forward_is_kept_and_speaks_of_recipes_that_compute_alike(own_targets):
+    path = own_targets / "glm_alpha.json"
+    write_locked_target(path, with_forward(locked(), RECIPE, OUTPUT))
+    target = load_locked_target("glm_alpha")
+    assert target.recorded_output(RECIPE) == OUTPUT
+    later = msgspec.structs.replace(RECIPE, runtime_version="2", kv_layout="paged")
+    assert target.recorded_output(later) == OUTPUT
+    for axis in targets.FORWARD_AXES:
+        assert target.recorded_output(msgspec.structs.replace(RECIPE, **{axis: "other"})) is None
+    edited(path, lambda c: c["lock"]["forward"].update(challenge="meshnet.doctor-challenge.v2"))
+    assert read_locked_target(path).recorded_output(RECIPE) is None
+
+
+def test_a_target_without_a_forward_is_written_as_it_always_was(own_targets):
+    path = own_targets / "glm_alpha.json"
+    write_locked_target(path, locked())
+    assert "forward" not in json.loads(path.read_text("utf-8"))["lock"]
+    assert load_locked_target("glm_alpha").recorded_output(RECIPE) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda forward: forward["axes"].pop("kv_dtype"), "forward.axes"),
+        (lambda forward: forward["axes"].update(colour="red"), "forward.axes"),
+        (lambda forward: forward.update(output_digest="AB" * 32), "output_digest"),
+        (lambda forward: forward.update(colour="red"), "colour"),
+        (lambda forward: forward.pop("challenge"), "challenge"),
+    ],
+)
+def test_a_recorded_forward_that_is_not_whole_is_refused(own_targets, change, named):
+    path = own_targets / "glm_alpha.json"
+    write_locked_target(path, with_forward(locked(), RECIPE, OUTPUT))
+    with pytest.raises(LockedTargetError, match=named):
+        read_locked_target(edited(path, lambda c: change(c["lock"]["forward"])))

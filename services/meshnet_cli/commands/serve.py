@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import anyio
-from cyclopts import Group, Parameter
+from cyclopts import Group, Parameter, validators
 
 from meshnet_cli.driving import read_tls
 from meshnet_cli.errors import CliError
@@ -57,8 +57,21 @@ def serve(
         Parameter(group=_NODE, help="Call the machine this instead of by its /etc/machine-id."),
     ] = None,
     max_sessions: Annotated[
-        int, Parameter(group=_NODE, help="How many sessions are served at once.")
+        int,
+        Parameter(
+            group=_NODE,
+            validator=validators.Number(gte=1),
+            help="How many sessions are served at once.",
+        ),
     ] = 32,
+    ask_every: Annotated[
+        float,
+        Parameter(
+            group=_NODE,
+            validator=validators.Number(gt=0),
+            help="So many seconds between asking the tracker what has become of the claim.",
+        ),
+    ] = 15.0,
     directory: Annotated[
         Path | None,
         Parameter(
@@ -111,6 +124,7 @@ def serve(
         listen=listen,
         tls=read_tls(tls),
         limits=Limits(sessions=max_sessions),
+        ask_every_s=ask_every,
     )
     screen = console() if output.format == "table" else None
     with ExitStack() as stack:

@@ -78,6 +78,9 @@ class Link:
     def __init__(self, call: Any, where: str) -> None:
         self._call = call
         self._where = where
+        # one read is always under way: grpc.aio drops what has come in once a write has failed, and
+        # that is the frame which says why
+        self._reading = asyncio.ensure_future(call.read())
 
     async def send(self, frame: pb.CallerFrame) -> None:
         """Send a frame. What went wrong with the stream is for `receive` to say."""
@@ -87,11 +90,12 @@ class Link:
     async def receive(self, *expected: str) -> pb.ResponderFrame:
         """The next frame, one of the kinds that are `expected`."""
         try:
-            content = await self._call.read()
+            content = await asyncio.shield(self._reading)
         except grpc.aio.AioRpcError as error:
             raise self._lost(f"{error.code().name.lower()}: {error.details()}") from error
         if content is grpc.aio.EOF:
             raise self._lost("the stream ended")
+        self._reading = asyncio.ensure_future(self._call.read())
         try:
             frame = pb.ResponderFrame.FromString(content)
         except DecodeError as error:
@@ -104,6 +108,13 @@ class Link:
                 f"{self._where} sent {kind or 'an unknown frame'}, expected {' or '.join(expected)}"
             )
         return frame
+
+    async def close(self) -> None:
+        """Cancel the stream, and with it the read that is under way."""
+        self._call.cancel()
+        await asyncio.wait((self._reading,))
+        if not self._reading.cancelled():
+            self._reading.exception()  # nobody asks for it any more
 
     def _lost(self, why: str) -> SessionFailed:
         return SessionFailed(pb.ERROR_CODE_HOP_LOST, f"{self._where}: {why}")
@@ -122,15 +133,13 @@ async def open_link(
     call: Any = channel.stream_stream(
         METHOD, request_serializer=pb.CallerFrame.SerializeToString, response_deserializer=None
     )()
+    link = Link(call, where)
     try:
-        link = Link(call, where)
         shake = partial(_shake_hands, link, caller, request, met)
         await within(timeout_s, shake, f"session from {where}")
         yield link
     finally:
-        call.cancel()
-        with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
-            await channel.close()
+        await _close(link, channel)
 
 
 async def ask_key(endpoint: str, tls: Tls | None, *, timeout_s: float = OPEN_TIMEOUT_S) -> str:
@@ -140,14 +149,18 @@ async def ask_key(endpoint: str, tls: Tls | None, *, timeout_s: float = OPEN_TIM
     """
     channel = open_channel(Endpoint.parse(endpoint), tls)
     call: Any = channel.stream_stream(METHOD, response_deserializer=None)()
+    link = Link(call, endpoint)
     try:
-        wait = Link(call, endpoint).receive
-        frame = await within(timeout_s, lambda: wait("challenge"), f"challenge from {endpoint}")
-        return frame.challenge.key
+        wait = partial(link.receive, "challenge")
+        return (await within(timeout_s, wait, f"challenge from {endpoint}")).challenge.key
     finally:
-        call.cancel()
-        with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
-            await channel.close()
+        await _close(link, channel)
+
+
+async def _close(link: Link, channel: grpc.aio.Channel) -> None:
+    with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
+        await link.close()
+        await channel.close()
 
 
 async def _shake_hands(link: Link, caller: Caller, request: Request, met: Met | None) -> None:

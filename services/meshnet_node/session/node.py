@@ -135,7 +135,7 @@ class Epochs:
         """
         newest, hops = self._newest.pop(session_id, (-1, {}))
         try:
-            if epoch < newest or hop in hops:
+            if epoch < newest or (epoch == newest and hop in hops):
                 raise SessionFailed(
                     pb.ERROR_CODE_STALE_EPOCH,
                     f"epoch {epoch} of this session, expected above {newest}: "

@@ -18,6 +18,7 @@ from msgspec import Struct
 from meshnet_events.facts import Fingerprint
 from meshnet_events.queries import (
     AMBIGUOUS,
+    MAX_SHARDS,
     NOT_FOUND,
     Answer,
     ClaimAnswer,
@@ -104,6 +105,8 @@ def _node(state: State, query: NodeQuery) -> NodeAnswer:
     row = state.nodes.get(query.node) or Node(query.node)
     barred = {NOT_ENROLLED, SUSPENDED}.intersection(row.bars(state.policy))
     head = state.chain_of(query.node)
+    claims = state.claims.get(query.node, {})
+    live = sorted(shard_id for shard_id, claim in claims.items() if claim.status == "live")
     is_heard_of = query.node in state.nodes or state.is_known(query.node)
     return NodeAnswer(
         boot_id=row.boot_id,
@@ -113,6 +116,7 @@ def _node(state: State, query: NodeQuery) -> NodeAnswer:
         label=row.label,
         may_speak=not barred,
         node=query.node,
+        shards=tuple(live[:MAX_SHARDS]),
         status=row.status if is_heard_of else "unknown",
     )
 

@@ -119,6 +119,16 @@ def test_who_went_silent_is_forgotten_when_another_speaks(listener):
     assert len(listener.overlay) == 1
 
 
+def test_who_goes_on_speaking_hides_no_one_who_went_silent(listener):
+    listener.hear("n1")
+    listener.hear("n2")
+    listener.now += 10
+    listener.hear("n1")
+    listener.now += 10
+    listener.hear("n1")
+    assert len(listener.overlay) == 1
+
+
 def test_a_route_leaves_out_who_is_not_heard(listener):
     lab, overlay = listener.lab, listener.overlay
     listener.hear("n1")

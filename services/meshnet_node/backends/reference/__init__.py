@@ -55,7 +55,7 @@ def _running_version() -> str:
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
     return (
         f"{version('meshnet-registry')}+numpy-{np.__version__}"
-        f".{blas['name']}-{blas['version']}.gguf-{version('gguf')}"
+        f".{blas['name']}-{blas.get('version', 'none')}.gguf-{version('gguf')}"
     )
 
 

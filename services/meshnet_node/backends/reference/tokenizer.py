@@ -28,7 +28,7 @@ _MODEL = "tokenizer.ggml.model"
 _TOKENS = "tokenizer.ggml.tokens"
 _SCORES = "tokenizer.ggml.scores"
 _TYPES = "tokenizer.ggml.token_type"
-_UNKNOWN_TYPE = 2
+_UNKNOWN_TYPE, _USER_DEFINED_TYPE = 2, 4
 _TYPE_NUMBERS = range(1, 7)  # normal, unknown, control, user defined, unused, byte
 _META = "▁"
 
@@ -127,7 +127,9 @@ def _model(file: GgufFile, vocabulary: int) -> bytes:
         kinds[unknown] = _UNKNOWN_TYPE
     model = ModelProto()
     for piece, score, kind in zip(pieces, scores.tolist(), kinds, strict=True):
-        model.pieces.add(piece=piece, score=score, type=kind)
+        # Converters write spaces out in tokens that users define, and in no others.
+        spelled = piece.replace(" ", _META) if kind == _USER_DEFINED_TYPE else piece
+        model.pieces.add(piece=spelled, score=score, type=kind)
     trainer, normalizer = model.trainer_spec, model.normalizer_spec
     trainer.model_type = trainer.BPE
     trainer.vocab_size = vocabulary

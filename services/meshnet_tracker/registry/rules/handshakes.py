@@ -79,7 +79,7 @@ def completed(state: State, fact: HandshakeCompleted, cause: Cause) -> Outcome:
 
 
 def _first_reason(mismatches: tuple[Mismatch, ...]) -> str:
-    return mismatches[0].reason if mismatches and mismatches[0].reason else OTHER
+    return mismatches[0].reason if mismatches and mismatches[0].reason in REASONS else OTHER
 
 
 def _kept(mismatches: tuple[Mismatch, ...]) -> tuple[Mismatch, ...]:

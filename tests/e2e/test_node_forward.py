@@ -1,0 +1,136 @@
+"""Real node processes, a real model, real forwards: what certifies a recipe and what does not."""
+
+import signal
+
+import pytest
+
+from cli_kit import Cli, end
+from node_kit import Nodes
+
+PROMPT = "a mesh of shards"
+
+
+@pytest.fixture
+def nodes(tmp_path, require):
+    for part in ("nats-server", "numpy", "gguf", "sentencepiece"):
+        require(part)
+    cli = Cli(tmp_path)
+    _, up = cli.up("--realm", "lab", "--accept-declared-hosts")
+    nodes = Nodes(cli)
+    yield nodes
+    nodes.stop()
+    assert end(up) == 0
+
+
+def start_all(nodes, **layers_of):
+    """Enrol and start nodes side by side, each on a host of its own."""
+    for name in layers_of:
+        nodes.enrol(name)
+    started = {
+        name: nodes.start(name, layers, host=f"host of {name}")
+        for name, layers in layers_of.items()
+    }
+    for served in started.values():
+        served.told("verdict")
+    return started
+
+
+def certify(nodes, by, *arguments, code=0):
+    return nodes.cli(
+        "node", "certify", "--recipe", nodes.recipe["recipe_key"], "--tokens", "4",
+        "--dir", nodes.cli.home / by, "-o", "json", *arguments, code=code,
+    )  # fmt: skip
+
+
+def generate(nodes, *, code=0):
+    return nodes.cli(
+        "generate", "--recipe", nodes.recipe["recipe_key"], "--tokens", "8", PROMPT,
+        "-o", "json", code=code,
+    )  # fmt: skip
+
+
+def whole_model_says(nodes, count):
+    """The tokens of the whole model in this process, uncut."""
+    from meshnet_node.backends.reference import ReferenceBackend
+
+    shard = ReferenceBackend().load([nodes.model], start=0, end=6, device="cpu")
+    slot = shard.open(0, 6)
+    step = slot.forward_tokens(shard.encode(PROMPT), sample=True)
+    found = []
+    while len(found) < count:
+        found.append(step.token)
+        step = slot.forward_tokens((step.token,), sample=True)
+    return found
+
+
+def test_two_processes_certify_a_recipe_and_then_serve_what_the_whole_model_says(nodes):
+    start_all(nodes, ada="0:3", bob="3:6")
+    assert nodes.recipe["status"] == "dark"
+    dark = generate(nodes, code=1)
+    assert "not-certified" in dark.err
+    said = certify(nodes, "ada").json
+    assert said["recipe_status"] == "certified"
+    assert [one["attested"] for one in said["participants"]] == [True, True]
+    assert [one["label"] for one in said["participants"]] == ["ada", "bob"]
+    assert said["tokens_generated"] == 4
+    assert nodes.recipe["status"] == "certified"
+    assert generate(nodes).json["token_ids"] == whole_model_says(nodes, 8)
+    kinds = [record["type"] for record in nodes.log()]
+    assert kinds.count("io.meshnet.handshake.completed.v1") == 2
+    assert kinds.count("io.meshnet.forward.attested.v1") == 2
+
+
+@pytest.mark.slow
+def test_three_processes_with_overlapping_ranges_certify(nodes):
+    start_all(nodes, ada="0:3", bob="2:5", cyd="3:6")
+    nodes.cli("admin", "policy", "set", "--min-certifying-nodes", "3")
+    said = certify(nodes, "bob").json
+    assert said["recipe_status"] == "certified"
+    assert [(one["start"], one["end"]) for one in said["participants"]] == [(0, 3), (3, 5), (5, 6)]
+    assert generate(nodes).json["token_ids"] == whole_model_says(nodes, 8)
+
+
+@pytest.mark.slow
+def test_five_processes_certify(nodes):
+    start_all(nodes, ada="0:1", bob="1:2", cyd="2:3", dee="3:4", eve="4:6")
+    said = certify(nodes, "eve").json
+    assert said["recipe_status"] == "certified"
+    assert len(said["seams"]) == 4
+    assert generate(nodes).json["token_ids"] == whole_model_says(nodes, 8)
+
+
+def test_two_processes_on_one_host_never_certify_under_the_default_policy(tmp_path, require):
+    require("nats-server")
+    cli = Cli(tmp_path)
+    _, up = cli.up("--realm", "lab")
+    nodes = Nodes(cli)
+    try:
+        for name, layers in (("ada", "0:3"), ("bob", "3:6")):
+            nodes.enrol(name)
+            nodes.serve(name, layers, host=None)
+        ran = certify(nodes, "ada", code=1)
+        assert "hosts: a certifying route needs 2 distinct hosts" in ran.err
+        assert nodes.recipe["status"] == "dark"
+    finally:
+        nodes.stop()
+        assert end(up) == 0
+
+
+def test_a_hop_that_was_killed_certifies_nothing_and_a_user_is_served_by_another(nodes):
+    started = start_all(nodes, ada="0:3", bob="3:6", cyd="3:6")
+    certify(nodes, "ada")
+    first = generate(nodes).json["nodes"]
+    lost = next(name for name in ("bob", "cyd") if nodes.keys[name] in first)
+    started[lost].kill(signal.SIGKILL)
+    again = generate(nodes)
+    assert nodes.keys[lost] not in again.json["nodes"]
+    assert again.json["token_ids"] == whole_model_says(nodes, 8)
+    assert f"({lost}): hop-lost" in again.err
+
+
+def test_a_stranger_who_is_no_node_of_the_realm_gets_nothing_attested(nodes):
+    start_all(nodes, ada="0:3", bob="3:6")
+    nodes.cli("node", "init", "--dir", nodes.cli.home / "eve", "-o", "json")
+    ran = certify(nodes, "eve", code=1)
+    assert "unknown-peer" in ran.err
+    assert nodes.recipe["status"] == "dark"

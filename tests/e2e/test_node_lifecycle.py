@@ -1,0 +1,104 @@
+"""A node over its life: restarted, killed, stopped, replaced, copied. What the registry makes of it."""
+
+import shutil
+import signal
+
+import pytest
+
+from cli_kit import Cli, end
+from node_kit import Nodes
+
+
+@pytest.fixture
+def nodes(tmp_path, require):
+    for part in ("nats-server", "numpy", "gguf", "sentencepiece"):
+        require(part)
+    cli = Cli(tmp_path)
+    _, up = cli.up("--realm", "lab", "--accept-declared-hosts")
+    nodes = Nodes(cli)
+    nodes.enrol("ada")
+    yield nodes
+    nodes.stop()
+    assert end(up) == 0
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_a_node_that_is_told_to_stop_withdraws_its_shard(nodes, how):
+    served = nodes.serve("ada", "0:3", host="h1")
+    assert nodes.shard("ada")["status"] == "live"
+    assert served.kill(how) == 0
+    assert [notice["kind"] for notice in served.notices][-1] == "withdrawn"
+    assert nodes.shard("ada")["status"] == "withdrawn"
+
+
+def test_a_node_that_was_killed_registers_anew_in_a_new_boot(nodes):
+    served = nodes.serve("ada", "0:3", host="h1")
+    first = nodes.shard("ada")
+    served.kill()
+    assert nodes.shard("ada")["status"] == "live"
+    nodes.serve("ada", "3:6", host="h1")
+    second = nodes.shard("ada")
+    assert second["boot_id"] != first["boot_id"]
+    assert (second["start"], second["end"], second["status"]) == (3, 6, "live")
+    assert [record["outcome"] for record in nodes.log()] == ["applied"] * len(nodes.log())
+
+
+def test_a_newer_process_of_the_same_key_takes_the_place_of_the_older_which_stops(nodes):
+    elder = nodes.serve("ada", "0:3", host="h1")
+    copy = nodes.cli.home / "ada-too"
+    copy.mkdir(mode=0o700)
+    shutil.copy2(nodes.cli.home / "ada" / "node.key", copy / "node.key")
+    nodes.serve("ada", "0:3", host="h1", directory=copy)
+    code, words = elder.ended()
+    assert code == 1
+    assert "another process has this key" in words or "has taken the place" in words
+
+
+def test_one_directory_serves_one_process(nodes):
+    nodes.serve("ada", "0:3", host="h1")
+    second = nodes.start("ada", "0:3", host="h1")
+    code, words = second.ended()
+    assert code == 1
+    assert "outbox.db" in words
+
+
+def test_a_copied_key_on_another_host_ends_in_conflict(nodes):
+    nodes.serve("ada", "0:3", host="h1")
+    copy = nodes.cli.home / "clone"
+    copy.mkdir(mode=0o700)
+    shutil.copy2(nodes.cli.home / "ada" / "node.key", copy / "node.key")
+    nodes.serve("ada", "0:3", host="h2", directory=copy)
+    shard = nodes.shard("ada")
+    assert "conflict" in shard["reasons"]
+    assert not shard["eligible_to_certify"]
+
+
+def test_a_node_that_nobody_enrolled_is_told_so(nodes):
+    nodes.cli("node", "init", "--dir", nodes.cli.home / "eve", "-o", "json")
+    served = nodes.start("eve", "0:3", host="h1")
+    code, words = served.ended()
+    assert code == 1
+    assert "not-enrolled" in words
+    assert "meshnet admin node enrol" in words
+
+
+def test_a_suspended_node_hears_of_it_and_a_reinstated_one_must_start_anew(nodes):
+    served = nodes.serve("ada", "0:3", host="h1")
+    nodes.cli("admin", "node", "suspend", "ada", "--reason", "maintenance")
+    assert "suspended" in served.told("verdict", "suspended")["text"]
+    nodes.cli("admin", "node", "reinstate", "ada")
+    code, words = served.ended()
+    assert code == 1
+    assert "started again" in words
+    nodes.serve("ada", "0:3", host="h1")
+    assert nodes.shard("ada")["status"] == "live"
+
+
+def test_a_port_that_is_taken_is_told_before_anything_is_registered(nodes):
+    first = nodes.serve("ada", "0:3", host="h1")
+    nodes.enrol("bob")
+    second = nodes.start("bob", "3:6", host="h2", port=first.port)
+    code, words = second.ended()
+    assert code == 1
+    assert str(first.port) in words
+    assert [record["type"] for record in nodes.log()].count("io.meshnet.shard.registered.v1") == 1
