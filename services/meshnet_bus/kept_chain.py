@@ -113,10 +113,18 @@ class KeptChain:
     async def append(self, sign: Callable[[ChainHead], Sequence[SignedEvent]], now_ms: int) -> None:
         """Keep the events that `sign` makes to follow the tip. Raises `OutboxError`."""
         async with self._moving:
-            if events := sign(self.known.tip):
+            events = sign(self.known.tip)
+            if not events:
+                return
+            last = events[-1].head
+            try:
                 await self._file.append(events, now_ms)
-                self.standing = replace(self.known, tip=events[-1].head)
-                self._newest.extend(events)
+            except BaseException:
+                # a task that asyncio itself cancels (gRPC's are) leaves a commit that happens
+                if await self._file.digest_at(last.issuerseq) == last.digest:
+                    self._move_tip(events)
+                raise
+            self._move_tip(events)
 
     async def next_events(self, limit: int) -> list[SignedEvent]:
         """The next pending events, at most `limit`."""
@@ -235,6 +243,10 @@ class KeptChain:
                     self._unwritten[number] = Acknowledged(sequence, duplicate=True)
                 self.standing = replace(standing, stored=place)
         return verdict
+
+    def _move_tip(self, events: Sequence[SignedEvent]) -> None:
+        self.standing = replace(self.known, tip=events[-1].head)
+        self._newest.extend(events)
 
     async def _begin_at(self, origin: ChainHead) -> None:
         await self._file.begin_at(origin)

@@ -327,10 +327,13 @@ class Outbox:
                     signed.append((one, event))
             return [event for _, event in signed]
 
-        await self._chain.append(sign_all, now_ms)
-        for one, event in signed:
-            one.outcome = Handed(event.head.issuerseq, event.head.digest)
-        self._work.set()
+        try:
+            await self._chain.append(sign_all, now_ms)
+        finally:
+            if signed and signed[-1][1].head == self._chain.known.tip:
+                for one, event in signed:
+                    one.outcome = Handed(event.head.issuerseq, event.head.digest)
+                self._work.set()
 
     def _sign(self, fact: Fact, after: ChainHead, now_ms: int) -> SignedEvent:
         """The event that follows `after`. Raises ValueError for what the gate would refuse."""

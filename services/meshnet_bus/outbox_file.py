@@ -275,13 +275,13 @@ class OutboxFile:
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[None]:
         async with self._exclusive():
-            await self._db.execute("begin immediate")
             try:
+                await self._db.execute("begin immediate")
                 yield
                 await self._db.execute("commit")
             except BaseException:
-                if self._db.in_transaction:  # SQLite may have rolled back by itself
-                    await self._db.execute("rollback")
+                # waits its turn behind a statement that asyncio's own cancellation left running
+                await self._db.rollback()
                 raise
 
 

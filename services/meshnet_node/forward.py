@@ -14,6 +14,7 @@ were on the wire, nothing between.
 import hashlib
 import struct
 from collections.abc import Sequence
+from itertools import pairwise
 
 import msgspec
 from msgspec import Struct
@@ -141,7 +142,7 @@ def _misfits(reports: Sequence[Report], hop_count: int, driver: Seen) -> list[st
     faults = []
     if reports[0].in_digest != driver.in_digest:
         faults.append("hop 0 reports other tokens than were sent to it")
-    for index, (left, right) in enumerate(zip(reports, reports[1:], strict=False)):
+    for index, (left, right) in enumerate(pairwise(reports)):
         if left.out_digest != right.in_digest:
             faults.append(
                 f"hop {index + 1} reports other activations than hop {index} says it sent"

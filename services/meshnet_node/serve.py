@@ -25,6 +25,7 @@ from anyio.abc import TaskGroup
 from msgspec import Struct
 
 from meshnet_bus.client import SafeClient, Unreachable, closing, connect
+from meshnet_bus.groups import sole
 from meshnet_bus.outbox import Outbox
 from meshnet_bus.presence import SEND_EVERY_S, send_presence
 from meshnet_bus.service import Asker, QueryRefused
@@ -143,7 +144,7 @@ async def serve_node(
                 await life.live(tasks, stop)
                 tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
-            raise _sole(group) from None
+            raise sole(group) from None
 
 
 class _Life:
@@ -323,11 +324,3 @@ def _verdict_text(claim: ClaimAnswer) -> str:
         + (f"may {may}" if may else "may do nothing")
         + because
     )
-
-
-def _sole(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What went wrong, when one thing did: the task group is no concern of the caller."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error

@@ -20,6 +20,7 @@ import anyio
 import anyio.lowlevel
 
 from meshnet_bus.client import SafeClient
+from meshnet_bus.groups import sole
 from meshnet_bus.history import FoldedPosition
 from meshnet_bus.reader import Reader
 from meshnet_events.record import Record
@@ -139,7 +140,7 @@ class Projector:
                 await self.reached(fold.state.sequence)
                 tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
-            raise _sole(group) from None
+            raise sole(group) from None
         finally:
             self.is_running = False
 
@@ -188,11 +189,3 @@ class Projector:
             self.committed, self._committed_bytes = self._taken, self._taken_bytes
             self._committed_more.set()
             self._committed_more = anyio.Event()
-
-
-def _sole(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What went wrong, when one thing did: the task group is no concern of the caller."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-    return error

@@ -1,5 +1,6 @@
 """What an outbox took is stored exactly once and in order, whatever happens to anyone."""
 
+import asyncio
 import os
 import random
 import resource
@@ -195,6 +196,30 @@ async def test_a_cancelled_hand_breaks_no_chain(nc, realm, path):
     assert found[-1] == "last"
 
 
+async def test_tasks_that_asyncio_itself_cancels_lose_and_double_nothing(nc, realm, path):
+    # as gRPC cancels a handler: no shield of anyio's is asked
+    promised = []
+
+    async def hand(outbox, name):
+        await outbox.hand(withdrawn(name))
+        promised.append(name)
+
+    async with running(path, nc) as outbox:
+        for n in range(60):
+            tasks = [asyncio.create_task(hand(outbox, f"{n}-{i}")) for i in range(3)]
+            await asyncio.sleep(0.00002 * n)
+            tasks[0].cancel()
+            await asyncio.gather(*tasks[1:])
+            await asyncio.wait(tasks)
+        with anyio.fail_after(10):
+            await outbox.drained()
+        last = outbox.head.issuerseq
+    found = await reasons(nc)
+    assert len(found) == len(set(found)) == last == len(await records(nc))
+    assert set(promised) <= set(found)
+    assert len(promised) >= 120
+
+
 async def test_an_event_that_was_not_handed_is_not_waited_for(nc, realm, path):
     async with opened(path, nc) as outbox:
         (handed,) = await hand_all(outbox, "one")
@@ -379,7 +404,15 @@ async def test_another_writer_with_the_key_is_found_out_and_nothing_more_is_sign
         async with closing(await client(server)) as elsewhere:
             await Publisher(elsewhere, realm, ISSUER).publish(withdrawn("the thief's"))
         (handed,) = await hand_all(outbox, "two")
-        await fails_with(KeyInUse, outbox, match="another process has this key")
+
+        async def wait_for_it():
+            with pytest.raises(OutboxStopped):
+                await outbox.stored(handed)
+
+        with anyio.fail_after(10):
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(wait_for_it)
+                await fails_with(KeyInUse, outbox, match="another process has this key")
         for waiting in (outbox.stored(handed), outbox.drained(), outbox.hand(withdrawn())):
             with pytest.raises(OutboxStopped, match="another process has this key"):
                 await waiting
@@ -736,8 +769,10 @@ async def test_events_are_sent_while_the_disk_is_full(nc, realm, path):
         try:
             with anyio.fail_after(5):
                 await outbox.drained()
+            await until(lambda: "cannot write the outbox" in outbox.trouble)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        await until(lambda: not outbox.trouble)
     assert await reasons(nc) == ["one", "two"]
 
 

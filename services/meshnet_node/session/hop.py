@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple, NoReturn, TypeVar
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
+from meshnet_bus.groups import leaves
 from meshnet_node.backends import BackendError, ContextFull, NoTokenizer, Slot, Step
 from meshnet_node.forward import Digests, token_bytes
 from meshnet_node.session.entrance import CallerGone, Stream, enter
@@ -151,7 +152,7 @@ class _Session:
                 await self._work(events)
                 tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
-            raise _sole(group) from None
+            raise _first_to_tell(group) from None
 
     async def _read_caller(self, events: MemoryObjectSendStream[_Event]) -> None:
         most_bytes = MAX_FRAME_BYTES if self._opening.hop else MAX_SMALL_FRAME_BYTES
@@ -371,14 +372,7 @@ async def _end_when(superseded: anyio.Event) -> NoReturn:
     raise SessionFailed(pb.ERROR_CODE_STALE_EPOCH, "a newer epoch of this session has been opened")
 
 
-def _sole(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What ended a session: of several that came at once, the first that tells the caller why."""
-    found = _leaves(group)
+def _first_to_tell(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """What ended a session: of several things at once, the first that tells the caller why."""
+    found = leaves(group)
     return next((error for error in found if isinstance(error, SessionFailed)), found[0])
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    leaves: list[BaseException] = []
-    for error in group.exceptions:
-        leaves += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
-    return leaves

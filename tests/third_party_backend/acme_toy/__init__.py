@@ -32,7 +32,7 @@ class ToyBackend:
 
 
 class ToyShard:
-    end_tokens = frozenset()
+    end_tokens = frozenset[int]()
 
     def __init__(self, file, start, end):
         def key(name):

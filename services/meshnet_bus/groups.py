@@ -1,0 +1,14 @@
+"""What ended a task group: the group itself is no concern of whoever called."""
+
+
+def leaves(error: BaseException) -> list[BaseException]:
+    """Every exception in a group, however deep, in order; an exception alone is its own leaf."""
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    return [leaf for part in error.exceptions for leaf in leaves(part)]
+
+
+def sole(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """What went wrong, when one thing did; otherwise the group."""
+    found = leaves(group)
+    return found[0] if len(found) == 1 else group
