@@ -67,9 +67,12 @@ async def drive(lab_, parts, stage, lose):
 
 async def is_lost(lab_, parts, stage, lose):
     """Hop 1 goes away at a stage: the driver hears that it was hop 1, and nothing is certified."""
+    failure = None
     try:
         done = await drive(lab_, parts, stage, lose)
-    except SessionFailed as failure:
+    except SessionFailed as failed:
+        failure = failed
+    if failure is not None:
         assert (failure.code, failure.hop) == (pb.ERROR_CODE_HOP_LOST, 1)
         assert failure.detail
         assert parts[0].said.of(ATTESTED) == []

@@ -19,6 +19,7 @@ from meshnet_cli.commands.certify import certify
 from meshnet_cli.commands.doctor import doctor, manifest
 from meshnet_cli.commands.pin import pin
 from meshnet_cli.commands.serve import serve
+from meshnet_cli.commands.status import status
 from meshnet_cli.errors import FAILED, NOT_FOUND, OK, USAGE, CliError
 from meshnet_cli.key_files import keep_key, new_key, read_key, write_new
 from meshnet_cli.options import OUTPUT, WHERE, Output, Where
@@ -57,6 +58,7 @@ app.command(pin)
 app.command(manifest)
 app.command(doctor)
 app.command(serve)
+app.command(status)
 app.command(certify)
 
 Directory = Annotated[

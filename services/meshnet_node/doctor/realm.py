@@ -63,7 +63,7 @@ async def _clock(case: RealmCase) -> Finding:
     with anyio.fail_after(ASK_TIMEOUT_S):
         broker = await case.ask_clock()
     half = (time.monotonic_ns() - began) // 2
-    skew_ms = (before + half * 2 - broker) // _NS_PER_MS
+    skew_ms = (before + half - broker) // _NS_PER_MS
     beyond_ms = max(0, abs(skew_ms) - half // _NS_PER_MS)
     way = "ahead of" if skew_ms > 0 else "behind"
     said = (

@@ -1,0 +1,89 @@
+"""The page that teaches how to run a node: every command on it works, in the order it has there."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "run-a-node.md").read_text()
+COMMANDS = [
+    line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()
+]
+READY = {"up": "Try next", "serve": "may"}
+
+
+class Shell:
+    """One shell's lines, one after another; what is left in the background is ended at the end."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        kept = {name: value for name, value in os.environ.items() if "MESHNET" not in name}
+        self.env = kept | {
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "HOME": str(folder),
+            "XDG_CACHE_HOME": str(folder / "cache"),
+            "OPENBLAS_NUM_THREADS": "1",
+        }
+        self.background = []
+
+    def run(self, line):
+        if line.startswith("export "):
+            name, _, value = line.removeprefix("export ").partition("=")
+            self.env[name] = self.run(f"echo {value}").strip()
+            return ""
+        if line.endswith("&"):
+            return self.start(line.removesuffix("&"))
+        done = subprocess.run(
+            ["/bin/sh", "-c", line],
+            cwd=self.folder, env=self.env, capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+        assert done.returncode == 0, (line, done.stdout, done.stderr)
+        return done.stdout
+
+    def start(self, line):
+        out = self.folder / f"out-{len(self.background)}"
+        with out.open("w") as stream:
+            process = subprocess.Popen(
+                ["/bin/sh", "-c", f"exec {line}"],
+                cwd=self.folder, env=self.env, stdout=stream, stderr=stream,
+            )  # fmt: skip
+        self.background.append(process)
+        ready = READY[next(word for word in line.split() if word in READY)]
+        deadline = time.monotonic() + 60
+        while ready not in out.read_text():
+            assert process.poll() is None, out.read_text()
+            assert time.monotonic() < deadline, out.read_text()
+            time.sleep(0.05)
+        return ""
+
+    def end(self):
+        """End what runs, the last first; their exit codes."""
+        codes = []
+        for process in reversed(self.background):
+            process.send_signal(signal.SIGTERM)
+            codes.append(process.wait(30))
+        return codes
+
+
+@pytest.mark.slow
+def test_every_command_works_in_its_order(tmp_path, require):
+    for part in ("nats-server", "numpy", "gguf", "sentencepiece"):
+        require(part)
+    shell = Shell(tmp_path)
+    said = {}
+    try:
+        for line in COMMANDS:
+            said[line] = shell.run(line)
+    finally:
+        codes = shell.end()
+    assert codes == [0, 0, 0]
+    by_command = {tuple(re.findall(r"meshnet (\w+)(?: (\w+))?", line)[0]): text
+                  for line, text in said.items() if line.startswith("meshnet")}  # fmt: skip
+    assert "passed" in by_command["node", "doctor"]
+    assert "● certified" in by_command["node", "certify"]
+    assert by_command["generate", ""].strip()
