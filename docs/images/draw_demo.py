@@ -15,7 +15,7 @@ from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.text import Text
 
-LAST_STEP = "7/10"
+LAST_STEP = "7/11"
 
 
 def main() -> None:

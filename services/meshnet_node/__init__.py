@@ -3,8 +3,16 @@
     recipe_identity   exactly which artifact and recipe: the node's own derivation
     pin               real model files turned into identity
     targets           locked targets: the digests that one model's files must have
+    recipe_manifest   the recipes that a node may run, declared in TOML
+    backends          what computes layers, found by entry point
+    challenge         what is fed to a shard on trial, and how its numbers are read
+    running           what runs, held against what a recipe declares
+    probe             a bounded real forward, judged
+    doctor            every check of shard, machine and realm, with what to do
     capability        what a doctor's forward proved, as a report
     admission         does the report cover what is about to be registered?
+    host              which machine this is
+    foreign           what code that is not ours says, as bounded texts
     files             a file replaced whole
     testing           explicit validators, for tests
 

@@ -9,7 +9,7 @@ same at once, in turns. What comes out is judged here:
 - at the last layer the token is in the vocabulary, and is the one the logits are for;
 - both slots give the same bytes, although the other worked beside it.
 
-What runs is compared with what the recipe declares, axis by axis, before and apart from that.
+What runs is compared with what the recipe declares (`meshnet_node.running`), apart from that.
 
 A report is `failed` when it ran and something is wrong, `error` when it did not run. A backend is
 somebody else's code: whatever it raises or returns ends in the report. Only what stops the process or
@@ -23,7 +23,7 @@ ids as u32 little-endian where the shard ends at the last layer.
 import hashlib
 import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import NoReturn, cast
@@ -41,32 +41,15 @@ from meshnet_node.capability import (
     report_for,
 )
 from meshnet_node.challenge import FLOAT32, Dtype, activations, dtype_of, most_likely, token_ids
-from meshnet_node.recipe_identity import RECIPE_AXES, RuntimeRecipe
-from meshnet_proto import BUNDLE_VERSION, SCHEMA_VERSION
+from meshnet_node.foreign import cut, fault_text, kind_of, text_of
+from meshnet_node.running import Difference, differences
 
 PROMPT = 8
 STEPS = 4
 MAX_DIAGNOSTICS = 16
-MAX_DIAGNOSTIC = 1_024
 
 _MAX_POSITION_BYTES = 1 << 24
 _MAX_VOCABULARY = 1 << 32
-_SHOWN = 120
-_TOKENIZER = "tokenizer_revision"
-_RUNTIME = "runtime_version"
-
-
-class Difference(Struct, frozen=True):
-    """An axis whose declared value is not what runs; `running` is None where nothing was stated."""
-
-    axis: str
-    declared: str | int
-    running: str | int | None
-
-    def describe(self) -> str:
-        """One line for people."""
-        running = "nothing that says so" if self.running is None else _shown(self.running)
-        return f"{self.axis}: declared {_shown(self.declared)}, running {running}"
 
 
 class Measured(Struct, frozen=True):
@@ -113,7 +96,7 @@ def probe_capability(
             selection = context.selection
             measured = measure(shard, selection.start, selection.end, recorded=recorded)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - see the module: it ends in the report
-        measured = Measured("error", faults=(fault_text(error),))
+        measured = Measured("error", faults=(_said(error),))
     faults = (*(difference.describe() for difference in differing), *measured.faults)
     status = "failed" if differing and measured.status == "passed" else measured.status
     return make_report(context, measured, status, faults, validated_at=now())
@@ -138,38 +121,8 @@ def make_report(
         tokens=measured.tokens,
         duration_ms=measured.duration_ms,
         output_digest=measured.output_digest,
-        diagnostics=tuple(_cut(fault, MAX_DIAGNOSTIC) for fault in faults),
+        diagnostics=tuple(map(cut, faults)),
     )
-
-
-def differences(
-    recipe: RuntimeRecipe, backend: Backend, shard: LoadedShard
-) -> tuple[Difference, ...]:
-    """Every axis on which what runs is not what `recipe` declares.
-
-    Both the backend and the shard are asked for the running version. A tokenizer may go unstated: not
-    every file holds one. An axis that no recipe has is a difference too. Raises what the backend does.
-    """
-    stated: Mapping[str, object] = dict(shard.axes)
-    running: dict[str, object] = {
-        "boundary_schema_version": BUNDLE_VERSION,
-        "protocol_schema_version": SCHEMA_VERSION,
-        **stated,
-    }
-    pairs = [(axis, declared, running.get(axis)) for axis, declared in recipe.axes.items()]
-    pairs.append((_RUNTIME, recipe.runtime_version, backend.runtime_version))
-    found = [
-        Difference(axis, declared, _told(value))
-        for axis, declared, value in pairs
-        if not (type(value) is type(declared) and value == declared)
-        and not (value is None and axis == _TOKENIZER)
-    ]
-    found += [
-        Difference(_text(axis), "no such axis", _told(value))
-        for axis, value in stated.items()
-        if axis not in RECIPE_AXES
-    ]
-    return tuple(dict.fromkeys(found))  # the shard's version and the backend's are mostly one
 
 
 def measure(shard: LoadedShard, start: int, end: int, *, recorded: str | None = None) -> Measured:
@@ -184,7 +137,7 @@ def measure(shard: LoadedShard, start: int, end: int, *, recorded: str | None = 
     except (Exception, SystemExit) as error:  # noqa: BLE001 - see the module: it ends in the report
         ran = isinstance(error, _Wrong | NotFinite)
         status: CapabilityStatus = "failed" if ran else "error"
-        fault = fault_text(error)
+        fault = _said(error)
         if run is None:
             return Measured(status, faults=(fault,))
         return Measured(status, run.tokens, run.duration_ms, faults=(fault,))
@@ -219,7 +172,7 @@ class _Facts(Struct, frozen=True):
                 f"layers: found [{held[0]}, {held[1]}) of {layer_count} loaded, expected "
                 f"[{start}, {end}) among them"
             )
-        dtype = dtype_of(_text(shard.axes["activation_dtype"]))
+        dtype = dtype_of(text_of(shard.axes["activation_dtype"]))
         position_bytes = _integer(shard, "position_bytes", 1, _MAX_POSITION_BYTES)
         if position_bytes % dtype.size:
             raise _NotRunnable(
@@ -287,7 +240,7 @@ class _Run:
                 for slot in (first, second):
                     if slot.position != self.tokens:
                         raise _Wrong(
-                            f"position: found {_text(slot.position)}, expected {self.tokens}, as many "
+                            f"position: found {text_of(slot.position)}, expected {self.tokens}, as many "
                             "as went in"
                         )
                 token = step.token
@@ -304,14 +257,14 @@ class _Run:
     def _judged(self, step: object, count: int) -> tuple[bytes, bytes]:
         """What one forward put out, and the digest of the numbers behind it. Raises `_Wrong`."""
         if not isinstance(step, Step):
-            raise _Wrong(f"a forward gave {_kind(step)}, expected a Step")
+            raise _Wrong(f"a forward gave {kind_of(step)}, expected a Step")
         if self._facts.is_last:
             return self._judged_token(step)
         if step.token is not None or step.logits is not None:
             raise _Wrong("a token came out before the last layer; expected activations alone")
         found, wanted = step.activations, count * self._facts.position_bytes
         if type(found) is not bytes or len(found) != wanted:
-            size = f"{len(found)} bytes" if type(found) is bytes else _kind(found)
+            size = f"{len(found)} bytes" if type(found) is bytes else kind_of(found)
             raise _Wrong(
                 f"activations: found {size} for {count} positions, expected {wanted} bytes"
             )
@@ -329,7 +282,7 @@ class _Run:
         if type(step.activations) is not bytes or step.activations:
             raise _Wrong("activations came out of the last layer; expected a token alone")
         if type(logits) is not memoryview or logits.nbytes != 4 * size:
-            found = f"{logits.nbytes} bytes" if type(logits) is memoryview else _kind(logits)
+            found = f"{logits.nbytes} bytes" if type(logits) is memoryview else kind_of(logits)
             raise _Wrong(
                 f"logits: found {found}, expected {4 * size} bytes, float32 for {size} tokens"
             )
@@ -338,7 +291,7 @@ class _Run:
         if bad is not None:
             raise _Wrong(f"not finite: the logit of token {bad} is a NaN or an infinity")
         if type(token) is not int or not 0 <= token < size:
-            raise _Wrong(f"token: found {_text(token)}, expected an id below {size}")
+            raise _Wrong(f"token: found {text_of(token)}, expected an id below {size}")
         likely = most_likely(numbers)
         if token != likely:
             raise _Wrong(f"token: found {token}, expected {likely}, whose logit is the greatest")
@@ -378,15 +331,9 @@ def _backend(context: CapabilityContext) -> Backend:
     return cast("Backend", backend)
 
 
-def fault_text(error: BaseException) -> str:
-    """What went wrong in code that is not ours, in one bounded text."""
-    try:
-        said = str(error)
-    except (Exception, SystemExit):  # noqa: BLE001 - even this may fail
-        said = "an error that cannot say what it is"
-    if isinstance(error, _Wrong | _NotRunnable):
-        return said
-    return _cut(f"{type(error).__name__}: {said}" if said else type(error).__name__, MAX_DIAGNOSTIC)
+def _said(error: BaseException) -> str:
+    """What is wrong: in our own words, or in those of whatever was raised."""
+    return str(error) if isinstance(error, _Wrong | _NotRunnable) else fault_text(error)
 
 
 def _integer(shard: LoadedShard, name: str, least: int, most: int = 2**53 - 1) -> int:
@@ -397,29 +344,4 @@ def _integer(shard: LoadedShard, name: str, least: int, most: int = 2**53 - 1) -
 
 
 def _refuse(name: str, value: object, expected: str) -> NoReturn:
-    raise _NotRunnable(f"{name}: found {_text(value)}, expected {expected}")
-
-
-def _text(value: object) -> str:
-    return value if type(value) is str else str(value) if type(value) is int else _kind(value)
-
-
-def _kind(value: object) -> str:
-    return "nothing" if value is None else f"a {type(value).__name__}"
-
-
-def _told(value: object) -> str | int | None:
-    """What a backend stated: as it is, if it is of a kind that an axis can be."""
-    return value if value is None or type(value) is str or type(value) is int else _kind(value)
-
-
-def _shown(value: str | int) -> str:
-    if isinstance(value, int) or len(value) <= _SHOWN:
-        return repr(value)
-    return f"{value[:_SHOWN]!r}… ({len(value)} characters)"
-
-
-def _cut(text: str, length: int) -> str:
-    """A text that has a UTF-8 form and at most `length` characters."""
-    plain = text.encode(errors="backslashreplace").decode()
-    return plain if len(plain) <= length else f"{plain[: length - 1]}…"
+    raise _NotRunnable(f"{name}: found {text_of(value)}, expected {expected}")

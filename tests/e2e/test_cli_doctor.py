@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shutil
 import socket
 import struct
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 
 import third_party
+from cli_kit import Cli
 from meshnet_bus.client import closing, connect
 from meshnet_bus.local_server import LocalServer
 from meshnet_events.keys import EventKey
@@ -31,19 +33,28 @@ def write_model(folder, **how):
     return write_tiny_llama(folder / "tiny.gguf", **how)
 
 
-@pytest.fixture
-def model(meshnet, require):
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory, require):
+    """A node's key, a model, and the manifest of it, made once and copied for each test."""
     require("numpy")
-    return write_model(meshnet.home)
+    cli = Cli(tmp_path_factory.mktemp("prepared"))
+    model = write_model(cli.home)
+    cli("node", "init", "--dir", "node")
+    cli("node", "manifest", model, "--backend", "reference-numpy", "--output", "recipes.toml")
+    return cli.home
 
 
 @pytest.fixture
-def node(meshnet, model):
+def node(meshnet, prepared):
     """A node with its key, a model and a manifest; it knows of no realm."""
-    meshnet("node", "init", "--dir", "node")
-    meshnet("node", "manifest", model, "--backend", "reference-numpy", "--output", "recipes.toml")
+    shutil.copytree(prepared, meshnet.home, dirs_exist_ok=True)
     meshnet.env["MESHNET_NODE_DIR"] = "node"
     return meshnet
+
+
+@pytest.fixture
+def model(node):
+    return node.home / "tiny.gguf"
 
 
 def free_port():
@@ -83,7 +94,9 @@ def test_without_a_realm_the_shard_is_proven_and_the_verdict_says_what_was_not_l
     assert [row["name"] for row in rows] == [f["name"] for f in document["findings"]]
 
 
-def test_a_manifest_is_shown_written_and_not_written_over(meshnet, model):
+def test_a_manifest_is_shown_written_and_not_written_over(node, model):
+    meshnet = node
+    (meshnet.home / "recipes.toml").unlink()
     shown = meshnet("node", "manifest", model, "--backend", "reference-numpy")
     written = meshnet(
         "node", "manifest", model, "--backend", "reference-numpy", "--recipe-id", "dense",
@@ -286,9 +299,14 @@ def test_what_is_declared_otherwise_than_it_runs_is_found(node, model, line, oth
         line in failures(document)[name]["found"]
         or other.strip('"') in document["verdict"] + (failures(document)[name]["found"])
     )
-    shown = node("node", "doctor", model, code=1).out
-    assert f"✗ {name}" in shown
-    assert shown.splitlines()[-1].startswith(f"✗ failed: {name} (1 of ")
+
+
+def test_a_failure_is_shown_with_what_to_do_and_a_verdict_in_one_line(node, model):
+    shown = node("node", "doctor", model, "--device", "cuda:0", code=1).out.splitlines()
+    (failed,) = [line for line in shown if line.startswith("✗ backend")]
+    assert "'cuda:0'" in failed
+    assert any("--device" in line for line in shown)
+    assert shown[-1].startswith("✗ failed: backend (1 of ")
 
 
 def test_a_third_partys_backend_is_found_and_diagnosed(meshnet, require, tmp_path):

@@ -21,17 +21,17 @@ from meshnet_node.admission import AdmissionRequirement, CapabilityAdmissionErro
 from meshnet_node.backends import BackendError, NotFinite, Step
 from meshnet_node.capability import NO_OUTPUT_DIGEST, CapabilityContext, ShardSelection
 from meshnet_node.challenge import FLOAT32, UnknownDtype, activations, dtype_of, token_ids
+from meshnet_node.foreign import MAX_TEXT
 from meshnet_node.pin import pin
 from meshnet_node.probe import (
-    MAX_DIAGNOSTIC,
     MAX_DIAGNOSTICS,
     PROMPT,
     STEPS,
-    differences,
     measure,
     probe_capability,
 )
 from meshnet_node.recipe_identity import RECIPE_AXES, RuntimeRecipe
+from meshnet_node.running import differences
 
 NOW = 1_790_000_000.0
 DTYPES = ("float32", "float16", "bfloat16")
@@ -411,7 +411,7 @@ def test_whatever_a_backend_raises_ends_in_a_report_that_a_fact_can_hold(toy, be
         report = probe_capability(context, **what)
         assert report.status == "error"
         assert report.diagnostics[0].startswith(said)
-        assert all(len(text) <= MAX_DIAGNOSTIC for text in report.diagnostics)
+        assert all(len(text) <= MAX_TEXT for text in report.diagnostics)
         report.to_fact()
 
 
@@ -489,5 +489,5 @@ def test_many_faults_are_told_in_a_bounded_number_of_texts(bends, context):
     report = probe_capability(context, shard=Bent(shard, axes=axes))
     assert len(report.diagnostics) == MAX_DIAGNOSTICS
     assert report.diagnostics[-1] == "and 45 more"
-    assert all(len(text) <= MAX_DIAGNOSTIC for text in report.diagnostics)
+    assert all(len(text) <= MAX_TEXT for text in report.diagnostics)
     report.to_fact()

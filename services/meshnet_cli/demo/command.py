@@ -147,6 +147,7 @@ def _try_next(screen: "Console", export: Path | None, operator: str) -> None:
         commands = ["meshnet demo --export history.ndjson      then ask that history yourself"]
     for command in (
         *commands,
+        "meshnet demo --model gemma                the same on a real model of 250 MB",
         "meshnet up                                a realm of your own, which stays",
         "meshnet bench fold                        how fast this machine folds",
     ):

@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 from msgspec import Struct
 
 from meshnet_node.doctor.finding import Finding, failed, skipped
-from meshnet_node.probe import fault_text
+from meshnet_node.foreign import fault_text
 
 _Case = TypeVar("_Case")
 

@@ -6,11 +6,10 @@ from typing import Literal
 from msgspec import Struct
 
 from meshnet_node.capability import CapabilityReport
+from meshnet_node.foreign import cut
 from meshnet_node.recipe_identity import ShardIdentity
 
 FindingStatus = Literal["ok", "warning", "failed", "skipped"]
-
-_MAX_TEXT = 1_024
 
 
 class Finding(Struct, frozen=True):
@@ -32,22 +31,22 @@ class Finding(Struct, frozen=True):
 
 def ok(name: str, found: str) -> Finding:
     """All is well."""
-    return Finding(name, "ok", _bounded(found))
+    return Finding(name, "ok", cut(found))
 
 
 def warning(name: str, found: str, fix: str) -> Finding:
     """It works, and something should be known."""
-    return Finding(name, "warning", _bounded(found), fix)
+    return Finding(name, "warning", cut(found), fix)
 
 
 def failed(name: str, found: str, fix: str) -> Finding:
     """It does not work."""
-    return Finding(name, "failed", _bounded(found), fix)
+    return Finding(name, "failed", cut(found), fix)
 
 
 def skipped(name: str, why: str, fix: str = "") -> Finding:
     """The check was not made."""
-    return Finding(name, "skipped", _bounded(why), fix)
+    return Finding(name, "skipped", cut(why), fix)
 
 
 class Diagnosis(Struct, frozen=True):
@@ -79,8 +78,3 @@ class Diagnosis(Struct, frozen=True):
 
     def _named(self, status: FindingStatus) -> Sequence[str]:
         return [finding.name for finding in self.findings if finding.status == status]
-
-
-def _bounded(text: str) -> str:
-    plain = text.encode(errors="backslashreplace").decode()
-    return plain if len(plain) <= _MAX_TEXT else f"{plain[: _MAX_TEXT - 1]}…"

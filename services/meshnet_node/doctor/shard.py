@@ -27,24 +27,17 @@ from meshnet_node.capability import CapabilityContext, CapabilityReport, ShardSe
 from meshnet_node.doctor.check import Check, Silent, Telling, make_checks
 from meshnet_node.doctor.expected import Expected, files_faults, label
 from meshnet_node.doctor.finding import Diagnosis, Finding, failed, ok, warning
+from meshnet_node.foreign import fault_text, shown
 from meshnet_node.pin import PinError, Pinned, Progress, pin
-from meshnet_node.probe import (
-    Difference,
-    Measured,
-    differences,
-    fault_text,
-    make_report,
-    measure,
-)
+from meshnet_node.probe import Measured, make_report, measure
 from meshnet_node.recipe_identity import RuntimeRecipe
 from meshnet_node.recipe_manifest import RecipeManifest, RecipeManifestError, load_manifest
+from meshnet_node.running import RUNTIME, Difference, differences
 from meshnet_node.targets import LockedTarget, LockedTargetError, load_locked_target
 
 _T = TypeVar("_T")
-_RUNTIME = "runtime_version"
 _FROM_FILES = ("weight_quantization", "tokenizer_revision")
 _SHORT = 12
-_LONG = 200
 
 
 class ShardQuestion(Struct, frozen=True, kw_only=True):
@@ -222,7 +215,7 @@ def _recipe(case: ShardCase) -> Finding:
     except RecipeManifestError as error:
         return failed("recipe", str(error), "correct the manifest, or name another --recipe")
     wrong = [
-        f"{axis}: declared {_shown(stated)}, the files hold {_shown(held)}"
+        f"{axis}: declared {shown(stated)}, the files hold {shown(held)}"
         for axis in _FROM_FILES
         if (held := pinned.recipe_fields.get(axis)) not in {None, stated := getattr(recipe, axis)}
     ]
@@ -274,7 +267,7 @@ def _load(case: ShardCase) -> Finding:
 def _version(case: ShardCase) -> Finding:
     recipe = _had(case.recipe)
     case.differences = differences(recipe, _had(case.backend), _had(case.shard))
-    if wrong := [one for one in case.differences if one.axis == _RUNTIME]:
+    if wrong := [one for one in case.differences if one.axis == RUNTIME]:
         return failed(
             "version",
             "; ".join(one.describe() for one in wrong),
@@ -285,7 +278,7 @@ def _version(case: ShardCase) -> Finding:
 
 
 def _layout(case: ShardCase) -> Finding:
-    if wrong := [one for one in case.differences if one.axis != _RUNTIME]:
+    if wrong := [one for one in case.differences if one.axis != RUNTIME]:
         return failed(
             "layout",
             "; ".join(one.describe() for one in wrong),
@@ -310,10 +303,6 @@ def _forward(case: ShardCase) -> Finding:
         f"{measured.tokens} positions in {measured.duration_ms} ms, finite and twice the same; "
         f"output {measured.output_digest[:_SHORT]}{equal}",
     )
-
-
-def _shown(text: str | None) -> str:
-    return repr((text or "")[:_LONG])
 
 
 def _had(value: _T | None) -> _T:
