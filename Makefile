@@ -56,6 +56,7 @@ bench: .venv/dev-ready ## measure, each figure beside its limit in the same run
 	$(BIN)/meshnet bench route
 	$(BIN)/meshnet bench route --purpose certify
 	$(BIN)/meshnet bench publish
+	$(BIN)/meshnet bench forward --model gemma
 	$(BIN)/meshnet bench memory
 
 clean: ## remove what the tasks made

@@ -68,7 +68,10 @@ _KNOWN: dict[str, tuple[int, str]] = {
         UNREACHABLE,
         "look with `meshnet log` whether it was stored before stating it again",
     ),
-    "meshnet_bus.outbox_file.OutboxInUse": (FAILED, "stop the other process, or name another --dir"),
+    "meshnet_bus.outbox_file.OutboxInUse": (
+        FAILED,
+        "stop the other process, or name another --dir",
+    ),
     "meshnet_bus.outbox_file.OutboxError": (FAILED, ""),
     "meshnet_bus.outbox.OutboxStopped": (FAILED, ""),
     "meshnet_node.serve.BootIsOver": (FAILED, "start it again if it is this process that is meant"),

@@ -35,6 +35,7 @@ def bench(*arguments):
         ("route", "--claims", "1000", "--recipes", "10", "--plans", "50"),
         ("route", "--purpose", "certify", "--claims", "1000", "--recipes", "10", "--plans", "20"),
         ("publish", "--records", "50", "--sync", "2m"),
+        ("forward", "--tokens", "8"),
         ("memory", "--records", "5000", "--nodes", "200"),
     ],
     ids=" ".join,

@@ -19,7 +19,7 @@ app = App(
 
 Machines differ and are noisy, so what counts is the ratio of two rates measured in turns in one run;
 a ratio of 1 is the limit.
-All benches run on one committed mix of records: 40 % handshakes, 30 % registrations, 20 %
+Those of the log run on one committed mix of records: 40 % handshakes, 30 % registrations, 20 %
 attestations, 10 % withdrawals and operator facts.
 
 ```
@@ -165,6 +165,34 @@ def publish(
     async def run() -> "Result":
         with progress("publishing", "records") as meter:
             return await bench_publish(records=records, sync=sync, progress=meter)
+
+    _print(anyio.run(run), output)
+
+
+@app.command
+def forward(
+    *,
+    model: Annotated[
+        Literal["tiny", "gemma"], Parameter(help="As in `meshnet demo`; `gemma` says more.")
+    ] = "tiny",
+    tokens: Annotated[int, Parameter(validator=_SOME, help="How many tokens to measure.")] = 64,
+    output: Output = OUTPUT,
+) -> None:
+    """Tokens over a route of two node processes, beside the whole model in one process.
+
+    ```
+    meshnet bench forward --model gemma
+    ```
+    """
+    from meshnet_cli.bench.forward import bench_forward
+    from meshnet_cli.demo.model import check_available
+    from meshnet_cli.progress import progress
+
+    check_available(model)
+
+    async def run() -> "Result":
+        with progress("generating", "tokens") as meter:
+            return await bench_forward(model=model, tokens=tokens, progress=meter)
 
     _print(anyio.run(run), output)
 

@@ -23,6 +23,9 @@ from msgspec import Struct
 from meshnet_cli.errors import CliError
 from meshnet_node.serve import Notice
 
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+"""The machine is shared by all of the demo's nodes: each gets by with one thread for BLAS."""
+
 _START_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 20.0
 _MAX_LINE = 1 << 20
@@ -148,6 +151,4 @@ def free_port() -> int:
 def _environment(profile: Path, **more: str) -> dict[str, str]:
     """This process's environment, with nothing in it that means another realm."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MESHNET_")}
-    # the machine is shared by all of the demo's nodes: each gets by with one thread
-    threads = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
-    return {**kept, **threads, "MESHNET_PROFILE": str(profile), **more}
+    return {**kept, **ONE_THREAD, "MESHNET_PROFILE": str(profile), **more}

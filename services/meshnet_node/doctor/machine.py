@@ -55,7 +55,7 @@ def read_node_key(path: Path) -> EventKey:
         key = EventKey.from_text(text)
     except BadKey as error:
         raise ValueError(f"{path}: {error}") from None
-    if False:
+    if status.st_mode & 0o077:
         raise ValueError(
             f"{path} holds a secret and others may read it (mode {status.st_mode & 0o777:04o})"
         )
