@@ -132,10 +132,10 @@ class Results:
         )
         before = self._newest.pop(peer, None)
         is_news = before is None or _verdict(before.fact) != _verdict(fact)
-        wait = FIRST_RETRY_S if is_news or before is None else _longer(before.wait_s)
-        # what is kept is what was published, for `forget` to know it again
-        kept = fact if is_news or before is None else before.fact
-        self._newest[peer] = _Result(kept, shard_id, wait, now_s + wait)
+        if before is None or is_news:
+            before = _Result(fact, shard_id, FIRST_RETRY_S, now_s + FIRST_RETRY_S)
+        # else as it was: what is kept is what was published, and `due` has put it off
+        self._newest[peer] = before
         if len(self._newest) > MAX_REMEMBERED:
             del self._newest[next(iter(self._newest))]
         return is_news
