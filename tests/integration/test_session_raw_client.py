@@ -458,6 +458,14 @@ def foreign(wire, lab_, start, fault=None):
         yield server, part
 
 
+async def failure_of(lab_, *hops):
+    """What a driver hears of a route that cannot be opened."""
+    with pytest.raises(SessionFailed) as caught:
+        async with lab_.open(*hops):
+            pass
+    return caught.value
+
+
 class _Public(msgspec.Struct):
     public: str
 
@@ -487,10 +495,8 @@ async def test_a_server_that_is_not_ours_is_the_first_hop(wire):
             (opened,) = server.opened
         assert (opened.hop, opened.key) == (0, lab_.driver_key.public)
         with foreign(wire, lab_, 0, "differs") as (_server, part):
-            with pytest.raises(SessionFailed) as caught:
-                async with lab_.open(part.hop()):
-                    pass
-        assert caught.value.reason == "fingerprint-mismatch"
+            caught = await failure_of(lab_, part.hop())
+        assert caught.reason == "fingerprint-mismatch"
 
 
 @pytest.mark.parametrize(
@@ -512,11 +518,9 @@ async def test_a_server_that_is_not_ours_and_does_wrong_is_named(wire, fault, re
     async with lab() as lab_:
         left = await lab_.start(0, 3)
         with foreign(wire, lab_, 3, fault) as (_server, right):
-            with pytest.raises(SessionFailed) as caught:
-                async with lab_.open(left.hop(), right.hop()):
-                    pass
-        assert (caught.value.reason, caught.value.hop) == ("hop-lost", 1)
-        assert reason in str(caught.value)
-        assert str(caught.value).isprintable()
+            caught = await failure_of(lab_, left.hop(), right.hop())
+        assert (caught.reason, caught.hop) == ("hop-lost", 1)
+        assert reason in str(caught)
+        assert str(caught).isprintable()
         assert [fact.accepted for fact in left.said.of(SHOOK_HANDS)] == published
         await freed(left)

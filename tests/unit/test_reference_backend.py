@@ -127,9 +127,10 @@ def test_of_equal_logits_the_smallest_id_wins(backend, tmp_path):
         assert slot.forward_tokens(IDS, sample=True).token == 0
 
 
-def test_a_prompt_in_one_go_means_what_it_means_token_by_token(tiny):
-    """More positions than a step, and more than a cache starts with."""
-    ids = [index % tiny.vocabulary for index in range(shard_module.STEP_POSITIONS + 50)]
+@pytest.mark.parametrize("count", [200, shard_module.STEP_POSITIONS + 50])
+def test_a_prompt_in_one_go_means_what_it_means_token_by_token(tiny, count):
+    """One step, whose cache has room at once, and more than one; the other cache grows."""
+    ids = [index % tiny.vocabulary for index in range(count)]
     with closing(tiny.open(0, 4)) as slot:
         at_once = slot.forward_tokens(ids, sample=True)
         assert slot.position == len(ids)
@@ -284,8 +285,12 @@ def test_a_control_token_spelled_out_is_plain_text(tiny):
 
 
 def test_spaces_that_a_user_defined_are_one_token(backend, tmp_path, monkeypatch):
-    """Converters write these spaces out, where every other piece has U+2581."""
-    special = (*tiny_module._SPECIAL, ("   ", TokenType.USER_DEFINED))
+    """Converters write these spaces out, where every other piece has U+2581.
+
+    They also call the unknown token a control token, as they do here.
+    """
+    unknown, *others = tiny_module._SPECIAL
+    special = ((unknown[0], TokenType.CONTROL), *others, ("   ", TokenType.USER_DEFINED))
     monkeypatch.setattr(tiny_module, "_SPECIAL", special)
     shard = load(backend, write_tiny_llama(tmp_path / "spaces.gguf"))
 

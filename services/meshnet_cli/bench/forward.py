@@ -2,9 +2,9 @@
 
 Beside it, in turns of a few tokens and with the same backend: the whole model in this process, with
 nothing between the layers. What the route costs more is what a session costs: two hops of gRPC for
-each token down and up, digests of all that passes, and another process's turn. The nodes share this machine, so
-their layers are computed one after the other, as they would be on two. Each process has one thread
-for BLAS.
+each token down and up, digests of all that passes, and another process's turn. The nodes share this
+machine, so their layers are computed one after the other, as they would be on two. Each process has
+one thread for BLAS.
 """
 
 import os

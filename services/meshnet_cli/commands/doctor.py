@@ -1,7 +1,5 @@
 """`meshnet node doctor` and `meshnet node manifest`: what is declared, and whether it is what runs."""
 
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -21,14 +19,13 @@ from meshnet_cli.options import (
     Where,
 )
 from meshnet_cli.output import answer, console, line, note
-from meshnet_cli.progress import progress
+from meshnet_cli.proving import Follow, plain, question_of
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.text import Text
 
     from meshnet_cli.profile import Settings
-    from meshnet_node.doctor import Diagnosis, Finding, MachineCase, ShardQuestion
+    from meshnet_node.doctor import Diagnosis, MachineCase, ShardQuestion
     from meshnet_node.session.transport import Tls
 
 _NODE = Group("The node", sort_key=2)
@@ -169,56 +166,12 @@ def manifest(
     answer(output, recipe.to_dict(), people)
 
 
-def question_of(files: Sequence[Path], shard: ShardChoice) -> "ShardQuestion":
-    """What is to be proven, as the doctor asks it. Raises `CliError`."""
-    from meshnet_cli.commands.pin import parse_layers
-    from meshnet_node.doctor import ShardQuestion, read_expected
-
-    return ShardQuestion(
-        files=tuple(files),
-        manifest=shard.manifest,
-        recipe_id=shard.recipe,
-        recipe_version=shard.recipe_version,
-        backend_id=shard.backend,
-        layers=None if shard.layers is None else parse_layers(shard.layers),
-        device=shard.device,
-        artifact_id=shard.artifact_id,
-        revision=shard.revision,
-        target=shard.target,
-        expected=None if shard.expect is None else read_expected(shard.expect),
-        cache=shard.cache,
-        watched=lambda: progress("hashing", "bytes"),
-    )
-
-
 class _ReachedAt(NamedTuple):
     """Where peers reach the node, and where on this machine that arrives."""
 
     endpoint: str | None
     listen: str | None
     tls: "Tls | None"
-
-
-class Follow:
-    """Tells a person each finding as it comes, and on a terminal what is being looked at."""
-
-    def __init__(self, screen: "Console | None") -> None:
-        self._screen = screen
-        self._waits = screen is not None and sys.stderr.isatty()
-
-    def begins(self, name: str) -> None:
-        """As `Telling`."""
-        if self._waits and name != "files":  # these have a bar of their own
-            sys.stderr.write(f"\r… {name}\x1b[K")
-            sys.stderr.flush()
-
-    def finds(self, finding: "Finding") -> None:
-        """As `Telling`."""
-        if self._waits:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
-        if self._screen is not None:
-            _show(self._screen, finding)
 
 
 def _diagnose(
@@ -244,10 +197,10 @@ async def _examine_realm(
 ) -> "Diagnosis":
     from meshnet_node.doctor import RealmCase, examine_realm
     from meshnet_node.doctor.asking import asking
-    from meshnet_node.doctor.machine import read_node_key
+    from meshnet_node.key_file import read_key_file
 
     try:
-        key = read_node_key(machine.key_file)
+        key = read_key_file(machine.key_file)
     except (OSError, ValueError):  # the check of the credentials has said so
         key = None
     async with asking(
@@ -277,27 +230,6 @@ def _write(diagnosis: "Diagnosis", identity: Path | None, report: Path | None) -
         replace_file(report, msgspec.json.format(proven.to_json()) + b"\n")
 
 
-def _show(screen: "Console", finding: "Finding") -> None:
-    from rich.table import Table
-
-    glyph, colour = look.FINDINGS[finding.status]
-    row = Table.grid(padding=(0, 1, 0, 0))
-    row.add_column(width=1)
-    row.add_column(width=11)
-    row.add_column(overflow="fold")
-    fix = finding.fix if finding.status != "ok" else ""
-    row.add_row(_plain(glyph, colour), finding.name, look.one_line(finding.found))
-    if fix:
-        row.add_row("", "", _plain(look.one_line(fix), "dim"))
-    screen.print(row)
-
-
-def _plain(text: str, style: str) -> "Text":
-    from rich.text import Text
-
-    return Text(text, style=style)
-
-
 def _show_verdict(screen: "Console", diagnosis: "Diagnosis") -> None:
     glyph, colour = look.FINDINGS["ok" if diagnosis.passed else "failed"]
-    line(screen, _plain(f"{glyph} ", colour), diagnosis.verdict)
+    line(screen, plain(f"{glyph} ", colour), diagnosis.verdict)

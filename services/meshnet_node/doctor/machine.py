@@ -5,21 +5,19 @@ Nothing is left behind: the file that is written to try the disk has no name, an
 
 import os
 import shutil
-import stat
 import tempfile
 from pathlib import Path
 
 from msgspec import Struct
 
-from meshnet_events.keys import BadKey, EventKey
 from meshnet_node.doctor.check import Check, Silent, Telling, make_checks
 from meshnet_node.doctor.finding import Diagnosis, Finding, failed, ok, warning
 from meshnet_node.host import MACHINE_ID, NoMachineId, read_machine_id
+from meshnet_node.key_file import read_key_file
 
 TRIAL_BYTES = 1 << 20
 """What is written to try the disk: more than a node's state and its unsent events take at once."""
 SCARCE_BYTES = 256 << 20
-_MAX_KEY_FILE = 4_096
 
 
 class MachineCase(Struct, frozen=True, kw_only=True):
@@ -41,31 +39,10 @@ def examine_machine(case: MachineCase, *, telling: Telling | None = None) -> Dia
     return Diagnosis(make_checks(MACHINE_CHECKS, case, telling or Silent()))
 
 
-def read_node_key(path: Path) -> EventKey:
-    """The key in a file that only its owner may read.
-
-    Raises OSError, and ValueError which never repeats what the file holds.
-    """
-    with path.open("rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise ValueError(f"{path} is no regular file")
-        text = file.read(_MAX_KEY_FILE).decode("ascii", errors="replace")
-    try:
-        key = EventKey.from_text(text)
-    except BadKey as error:
-        raise ValueError(f"{path}: {error}") from None
-    if status.st_mode & 0o077:
-        raise ValueError(
-            f"{path} holds a secret and others may read it (mode {status.st_mode & 0o777:04o})"
-        )
-    return key
-
-
 def _credentials(case: MachineCase) -> Finding:
     path = case.key_file
     try:
-        key = read_node_key(path)
+        key = read_key_file(path)
     except FileNotFoundError:
         return failed(
             "credentials",

@@ -175,14 +175,17 @@ class _Session:
             await self._take(await self._next_event(events))
 
     async def _next_event(self, events: MemoryObjectReceiveStream[_Event]) -> _Event:
-        """What happens next. Of a next hop that is silent for too long that is what happens."""
+        """What happens next. Of a next hop that is silent for too long that is what happens.
+
+        Of several hops that wait for the same silent peer the nearest one gives up first, and names it.
+        """
         limits = self._limits
         if self._state in {"running", "reported"} and not self._sampling:
-            return await within(limits.idle_timeout_s, events.receive, "frame of the caller")
+            patience_s = limits.idle_timeout_s + _MARGIN_S * self._opening.hop
+            return await within(patience_s, events.receive, "frame of the caller")
         patience_s = (
             limits.attest_timeout_s if self._state == "attesting" else limits.step_timeout_s
         )
-        # whoever is nearest to a silent hop gives up first, and names it
         patience_s += _MARGIN_S * len(self._opening.after)
         try:
             return await within(patience_s, events.receive, "frame")

@@ -12,7 +12,7 @@ but that session.
 
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import anyio
@@ -46,7 +46,10 @@ class _GrpcStream:
         self._context = context
 
     async def receive(self, most_bytes: int) -> pb.CallerFrame | None:
-        content = await self._context.read()
+        try:
+            content = await self._context.read()
+        except grpc.aio.BaseError as error:
+            raise CallerGone from error
         if content is grpc.aio.EOF:
             return None
         if len(content) > most_bytes:
@@ -57,7 +60,10 @@ class _GrpcStream:
             raise violation("a frame that cannot be read") from error
 
     async def send(self, frame: pb.ResponderFrame) -> None:
-        await self._context.write(frame)
+        try:
+            await self._context.write(frame)
+        except grpc.aio.BaseError as error:  # the stream is over, and this task soon cancelled
+            raise CallerGone from error
 
 
 class Responder:
@@ -87,7 +93,7 @@ class Responder:
         if failure is None:
             return
         _log.info("a session ended: %s", failure)
-        with anyio.move_on_after(_LAST_WORD_S):
+        with anyio.move_on_after(_LAST_WORD_S), suppress(CallerGone):
             await stream.send(pb.ResponderFrame(error=failure.to_proto()))
 
     async def _outcome(self, stream: _GrpcStream) -> SessionFailed | None:
