@@ -80,8 +80,9 @@ class Nodes:
         out, err = (self.cli.home / f"{name}-{number}.{end}" for end in ("out", "err"))
         arguments = (
             "node", "serve", self.model, "--manifest", self.manifest, "--layers", layers,
-            "--dir", directory or self.cli.home / name, "--endpoint", f"grpc://127.0.0.1:{port}",
-            "--ask-every", 1, "-o", "ndjson", *host, *options,
+            "--dir", directory or self.cli.home / name, "--ask-every", 1, "-o", "ndjson", *host,
+            *(options if "--endpoint" in options else
+              ("--endpoint", f"grpc://127.0.0.1:{port}", *options)),
         )  # fmt: skip
         with out.open("w") as stdout, err.open("w") as stderr:
             process = subprocess.Popen(

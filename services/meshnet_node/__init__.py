@@ -11,7 +11,13 @@
     doctor            every check of shard, machine and realm, with what to do
     capability        what a doctor's forward proved, as a report
     admission         does the report cover what is about to be registered?
+    registration      the fact that registers a shard, once its proof was admitted
+    handshake         results of comparing fingerprints with neighbours
+    forward           what a distributed forward leaves behind: digests, evidence, attestation
+    session           shards meet over gRPC, compute one forward, and vouch for it
+    serve             a node at work, from registration to withdrawal
     host              which machine this is
+    key_file          a key in a file that its owner alone may read
     foreign           what code that is not ours says, as bounded texts
     files             a file replaced whole
     testing           explicit validators, for tests

@@ -18,14 +18,17 @@ class Offer(Struct, frozen=True):
     report: CapabilityReport
     device: str
 
+    def admit(self) -> None:
+        """Raise CapabilityAdmissionError unless the proof is fresh, passed, and about just this."""
+        admit(AdmissionRequirement.for_identity(self.identity, device=self.device), self.report)
+
 
 def registration(offer: Offer, *, boot_id: str, endpoint: str, host: Host) -> ShardRegistered:
     """The fact that registers `offer`, once its proof was admitted here.
 
     Raises CapabilityAdmissionError, and ValueError for what the contract has no form for.
     """
-    requirement = AdmissionRequirement.for_identity(offer.identity, device=offer.device)
-    admit(requirement, offer.report)
+    offer.admit()
     return ShardRegistered(
         boot_id=boot_id,
         capability=offer.report.to_fact(),

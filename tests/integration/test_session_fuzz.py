@@ -28,7 +28,7 @@ from meshnet_proto import shard_runtime_pb2 as pb
 from session_kit import LAYERS, WIDTH, freed, lab, lying, stranger, tokens_of, until, whole_model
 
 SHORT = Limits(
-    sessions=16, open_timeout_s=0.3, idle_timeout_s=0.3, step_timeout_s=0.5, attest_timeout_s=0.5
+    sessions=16, open_timeout_s=0.5, idle_timeout_s=1.0, step_timeout_s=1.0, attest_timeout_s=1.0
 )
 PROMPT = (3, 14, 15)
 UNFORESEEN = "nobody foresaw"

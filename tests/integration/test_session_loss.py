@@ -35,7 +35,7 @@ from session_kit import (
     wire,
 )
 
-SHORT = Limits(open_timeout_s=0.5, idle_timeout_s=1.0, step_timeout_s=0.5, attest_timeout_s=0.5)
+SHORT = Limits(open_timeout_s=0.7, idle_timeout_s=1.2, step_timeout_s=0.7, attest_timeout_s=0.7)
 PROMPT = (3, 14, 15)
 STAGES = ("before open", "after open", "mid-token", "before finish", "before attest")
 CHILD = Path(__file__).parent.parent / "session_child.py"

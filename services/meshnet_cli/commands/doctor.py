@@ -61,6 +61,7 @@ def doctor(
     report: Annotated[
         Path | None, Parameter(group=_FILES, help="Write the capability report here.")
     ] = None,
+    json: Annotated[bool, Parameter(help="The same as -o json.")] = False,
     shard: ShardChoice = SHARD,
     tls: TlsChoice = TLS,
     where: Where = WHERE,
@@ -84,6 +85,8 @@ def doctor(
     from meshnet_cli.profile import settle
     from meshnet_node.doctor import MachineCase
 
+    if json:
+        output = Output(format="json")
     settings = settle(where)
     question = question_of(files, shard)
     machine = MachineCase(

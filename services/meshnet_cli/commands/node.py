@@ -28,8 +28,7 @@ from meshnet_cli.profile import settle
 from meshnet_cli.publishing import checked, naming_faults, publish, read_limited, source_of
 from meshnet_cli.state_source import load
 from meshnet_events.enrolment import sign_request
-from meshnet_events.envelope import canonical
-from meshnet_events.facts import Capability, ShardRegistered, ShardWithdrawn
+from meshnet_events.facts import ShardRegistered, ShardWithdrawn
 from meshnet_events.keys import EventKey
 from meshnet_events.reasons import NOT_ENROLLED, SUSPENDED
 from meshnet_node.files import replace_file
@@ -220,26 +219,18 @@ def register(
         --endpoint grpc://10.0.0.7:7001 --new-boot
     ```
     """
-    from meshnet_node.admission import AdmissionRequirement, admit
+    from meshnet_node.registration import Offer, registration
 
     settings = settle(where)
     realm = settings.need_realm()
-    shard = _read_identity(identity)
     proof = _read_report(report)
-    device = device or proof.backend.device
-    admit(AdmissionRequirement.for_identity(shard, device=device), proof)
+    offer = Offer(shard_id, _read_identity(identity), proof, device or proof.backend.device)
+    offer.admit()
     folder = _directory(directory, where)
     key = _node_key(folder)
+    boot_id, host = _boot(folder, boot, is_new=new_boot), host_of(realm, declared_host)
     with naming_faults(ShardRegistered):
-        fact = ShardRegistered(
-            boot_id=_boot(folder, boot, is_new=new_boot),
-            capability=_capability(report, proof),
-            device=device,
-            endpoint=endpoint,
-            host=host_of(realm, declared_host),
-            identity=msgspec.Raw(canonical(shard.to_dict(with_fingerprint=True))),
-            shard_id=shard_id,
-        )
+        fact = registration(offer, boot_id=boot_id, endpoint=endpoint, host=host)
     checked(fact)
     replace_file(folder / "boot", f"{fact.boot_id}\n".encode())
     published, known = publish(where, key, fact, remedies=_remedies(folder, key.public))
@@ -362,13 +353,6 @@ def _read_report(path: Path) -> "CapabilityReport":
     try:
         return CapabilityReport.from_json(read_limited(path, "capability report"))
     except CapabilityReportError as error:
-        raise CliError(f"{path}: {error}", _HOW_TO_IDENTIFY) from error
-
-
-def _capability(path: Path, proof: "CapabilityReport") -> Capability:
-    try:
-        return proof.to_fact()
-    except ValueError as error:
         raise CliError(f"{path}: {error}", _HOW_TO_IDENTIFY) from error
 
 

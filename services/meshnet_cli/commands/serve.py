@@ -11,6 +11,7 @@ from cyclopts import Group, Parameter, validators
 from meshnet_cli.driving import read_tls
 from meshnet_cli.errors import CliError
 from meshnet_cli.key_files import read_key
+from meshnet_cli.logs import log_to_stderr
 from meshnet_cli.options import (
     OUTPUT,
     SHARD,
@@ -107,6 +108,7 @@ def serve(
     from meshnet_node.serve import ServeSettings
     from meshnet_node.session.node import Limits
 
+    log_to_stderr()
     settings = settle(where)
     folder = directory or settings.node_directory
     key = read_key(
