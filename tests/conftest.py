@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+# read when numpy is first imported: tests share the machine, and two threads that wait for each other
+# are slower than one
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 
 @pytest.fixture(scope="session")
 def require():

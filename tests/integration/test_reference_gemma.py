@@ -111,7 +111,7 @@ def test_two_cuts_give_the_seam_and_the_tokens_of_the_whole(gemma, shard, tmp_pa
 
 
 def test_local_layers_look_back_over_their_window_alone(shard):
-    """Past 512 positions, a prompt whose beginning differs ends in other logits, by global layers."""
+    """What differs before the window is seen by a global layer and by no local one."""
     middle = tuple(shard.encode("It rained all day and nobody came. " * 70))
     ends = []
     for opening in ((2, 818), (2, 14946)):

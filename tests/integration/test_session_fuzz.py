@@ -250,6 +250,20 @@ async def test_silence_at_every_point_is_bounded(foreseen):
         await good(lab_, left, right)
 
 
+async def test_a_silent_caller_is_named_by_the_hop_that_it_called_and_by_no_other(foreseen):
+    async with lab() as lab_:
+        left = await lab_.start(0, 3, limits=SHORT)
+        # the one behind waits for the same caller, and has a little less patience
+        hasty = msgspec.structs.replace(SHORT, idle_timeout_s=SHORT.idle_timeout_s - 0.2)
+        right = await lab_.start(3, LAYERS, limits=hasty)
+        async with stranger(lab_, left) as caller:
+            await caller.opened(left, hops_after=[right.hop().to_proto()])
+            error = await caller.last_word()
+        assert error.code == pb.ERROR_CODE_TIMED_OUT
+        assert not error.HasField("hop")
+        await freed(left, right)
+
+
 async def test_hundreds_of_streams_over_the_limit_are_told_so(foreseen):
     async with lab() as lab_:
         part = await lab_.start(0, LAYERS, limits=msgspec.structs.replace(SHORT, sessions=8))
@@ -369,6 +383,17 @@ async def test_a_caller_that_takes_no_byte_is_let_go(foreseen):
             await raw.send(PREFACE + NO_WINDOW + HEADERS)
             await until(lambda: part.responder.sessions == 1)
             await until(lambda: part.responder.sessions == 0, within_s=2)
+        await good(lab_, part)
+
+
+@pytest.mark.parametrize("last", [h2_frame(3, 0, 1, struct.pack(">I", 8)), b""])
+async def test_callers_that_are_gone_at_once_are_no_surprise(foreseen, last):
+    async with lab() as lab_:
+        part = await lab_.start(0, LAYERS, limits=SHORT)
+        for _ in range(100):
+            async with await anyio.connect_tcp("127.0.0.1", part.responder.port) as raw:
+                await raw.send(PREFACE + h2_frame(4, 0, 0, b"") + HEADERS + last)
+        await freed(part)
         await good(lab_, part)
 
 

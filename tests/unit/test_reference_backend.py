@@ -285,12 +285,8 @@ def test_a_control_token_spelled_out_is_plain_text(tiny):
 
 
 def test_spaces_that_a_user_defined_are_one_token(backend, tmp_path, monkeypatch):
-    """Converters write these spaces out, where every other piece has U+2581.
-
-    They also call the unknown token a control token, as they do here.
-    """
-    unknown, *others = tiny_module._SPECIAL
-    special = ((unknown[0], TokenType.CONTROL), *others, ("   ", TokenType.USER_DEFINED))
+    """Converters write these spaces out, where every other piece has U+2581."""
+    special = (*tiny_module._SPECIAL, ("   ", TokenType.USER_DEFINED))
     monkeypatch.setattr(tiny_module, "_SPECIAL", special)
     shard = load(backend, write_tiny_llama(tmp_path / "spaces.gguf"))
 
@@ -298,6 +294,24 @@ def test_spaces_that_a_user_defined_are_one_token(backend, tmp_path, monkeypatch
 
     assert [shard.decode(token) for token in ids][1:3] == [b" the", b"   "]
     assert text_of(shard, ids) == " the   node"
+
+
+def test_without_bytes_what_no_piece_covers_is_unknown(backend, tmp_path, monkeypatch):
+    """The unknown token is called a control token here, as converters do."""
+    pieces = tiny_module._pieces
+
+    def without_bytes(words):
+        (unknown, _), *others = pieces(words)
+        kept = [one for one in others if one[1] != TokenType.BYTE]
+        return [(unknown, TokenType.CONTROL), *kept]
+
+    monkeypatch.setattr(tiny_module, "_pieces", without_bytes)
+    shard = load(backend, write_tiny_llama(tmp_path / "no-bytes.gguf"))
+
+    ids = shard.encode("the é")
+
+    assert 0 in ids
+    assert text_of(shard, ids) == " the "
 
 
 def test_half_a_surrogate_pair_is_no_text(tiny):

@@ -123,7 +123,7 @@ def _model(file: GgufFile, vocabulary: int) -> bytes:
         raise BackendError(f"{file.path}: {_TYPES} are not all of 1 to 6")
     unknown = _special(file, "unknown", vocabulary)
     if unknown is not None:
-        # Converters mark it as a control token, beside which sentencepiece misses one for this.
+        # Converters mark it as a control token; a vocabulary without bytes has to have one.
         kinds[unknown] = _UNKNOWN_TYPE
     model = ModelProto()
     for piece, score, kind in zip(pieces, scores.tolist(), kinds, strict=True):
