@@ -36,6 +36,7 @@ from meshnet_events.keys import EventKey
 from meshnet_events.queries import NOT_FOUND, ClaimAnswer, ClaimQuery, NodeAnswer
 from meshnet_events.session import Pair, SessionTerms
 from meshnet_node.backends import BackendError, ContextFull, NoTokenizer, Step
+from meshnet_node.handshake import presented_in
 from meshnet_node.recipe_identity import ArtifactIdentity, RuntimeRecipe, ShardIdentity
 from meshnet_node.session import hop as hop_module
 from meshnet_node.session.driver import RoutePlan, open_route
@@ -499,7 +500,11 @@ class Stranger:
         )
         signed = msgspec.structs.replace(signed, **(terms or {}))
         if "proof" not in changes:
-            frame.proof = forge(signed) if forge else signed.prove(key, "caller")
+            frame.proof = (
+                forge(signed)
+                if forge
+                else signed.prove(key, "caller", presented_in(frame.fingerprint))
+            )
         return frame
 
     async def opened(self, part, *after, **changes):

@@ -101,9 +101,13 @@ def is_proven(key_text, terms, proof):
     return True
 
 
-def terms_of(frame, responder, nonce, *, signer):
+def terms_of(frame, responder, nonce, *, signer, presented=None):
+    presented = frame.fingerprint if presented is None else presented
     return {
         "boots": {"caller": frame.caller_boot_id, "responder": frame.responder_boot_id},
+        "fingerprint": {
+            name: getattr(presented, name) for name in presented.DESCRIPTOR.fields_by_name
+        },
         "keys": {"caller": frame.key, "responder": responder},
         "nonces": {"caller": frame.nonce.hex(), "responder": nonce.hex()},
         "realm": frame.realm,
@@ -204,7 +208,13 @@ async def test_a_client_that_is_not_ours_drives_a_whole_certification(wire):
             frame = opening(wire, left, key, boot, challenge, after=[right])
             say(wire.CallerFrame(open=frame))
             said = hear().accepted.responder
-            terms = terms_of(frame, challenge.key, challenge.nonce, signer="responder")
+            terms = terms_of(
+                frame,
+                challenge.key,
+                challenge.nonce,
+                signer="responder",
+                presented=said.fingerprint,
+            )
             assert challenge.key == left.key.public
             assert is_proven(challenge.key, terms, said.proof)
             assert not is_proven(challenge.key, terms | {"signer": "caller"}, said.proof)
@@ -272,7 +282,13 @@ async def test_a_client_that_is_not_ours_is_refused_for_another_digest(wire):
             say(wire.CallerFrame(open=frame))
             error = hear().error
             # the refusal is proven too: it can be believed and published
-            terms = terms_of(frame, challenge.key, challenge.nonce, signer="responder")
+            terms = terms_of(
+                frame,
+                challenge.key,
+                challenge.nonce,
+                signer="responder",
+                presented=error.responder.fingerprint,
+            )
             assert is_proven(challenge.key, terms, error.responder.proof)
             return error
 
@@ -377,16 +393,18 @@ class Server:
         yield Answer(challenge=wire.SessionChallenge(key=self.key.text, nonce=nonce))
         opened = next(frames).open
         self.opened.append(opened)
-        terms = terms_of(opened, self.key.text, nonce, signer="responder")
+        fingerprint = wire.Fingerprint(**self.fingerprint)
+        if self.fault in {"differs", "refuses"}:
+            fingerprint.runtime_recipe_digest = "d" * 64
+        terms = terms_of(opened, self.key.text, nonce, signer="responder", presented=fingerprint)
         proof = self.key.prove(terms)
         if self.fault == "proof":
             proof = bytes(64)
         if self.fault == "reflects":
             proof = opened.proof
-        boot = str(uuid.uuid4()) if self.fault == "boot" else self.boot_id
-        fingerprint = wire.Fingerprint(**self.fingerprint)
-        if self.fault in {"differs", "refuses"}:
+        if self.fault == "other on the way":  # someone between the two changed what it presents
             fingerprint.runtime_recipe_digest = "d" * 64
+        boot = str(uuid.uuid4()) if self.fault == "boot" else self.boot_id
         responder = wire.Responder(boot_id=boot, fingerprint=fingerprint, proof=proof)
         if self.fault in {"refuses", "refuses itself"}:
             yield Answer(error=wire.ShardError(code=1, detail="no", responder=responder))
@@ -506,6 +524,7 @@ async def test_a_server_that_is_not_ours_is_the_first_hop(wire):
         ("cancelled", "hop-lost", []),
         ("proof", "bad-proof", []),
         ("reflects", "bad-proof", []),
+        ("other on the way", "bad-proof", []),
         ("boot", "bad-proof", []),
         ("differs", "fingerprint-mismatch", [False]),
         ("refuses", "fingerprint-mismatch", [False]),

@@ -15,6 +15,7 @@ from meshnet_events import forms
 from meshnet_events.keys import EventKey
 from meshnet_events.queries import NOT_FOUND
 from meshnet_events.session import Pair
+from meshnet_node.handshake import presented_in
 from meshnet_node.recipe_identity import ShardIdentity
 from meshnet_node.session.failure import SessionFailed, reason_of
 from meshnet_node.session.link import Request, ask_key, open_link
@@ -143,6 +144,7 @@ async def test_no_key_is_taken_for_another():
 
 MALLORY = EventKey(bytes(range(32)))
 OTHER = EventKey(bytes(range(1, 33)))
+PRESENTED = presented_in(ShardIdentity(ARTIFACT, RECIPE, 0, LAYERS).fingerprint.to_proto())
 
 
 @pytest.mark.parametrize(
@@ -154,12 +156,17 @@ OTHER = EventKey(bytes(range(1, 33)))
         {"terms": {"keys": Pair(MALLORY.public, MALLORY.public)}},
         {"terms": {"nonces": Pair("0" * 64, "1" * 64)}},
         {"terms": {"boots": Pair(str(uuid.UUID(int=1)), str(uuid.UUID(int=2)))}},
-        {"forge": lambda terms: terms.prove(OTHER, "caller")},
-        {"forge": lambda terms: terms.prove(MALLORY, "responder")},
+        {"forge": lambda terms: terms.prove(OTHER, "caller", PRESENTED)},
+        {
+            "forge": lambda terms: terms.prove(
+                MALLORY, "caller", msgspec.structs.replace(PRESENTED, recipe_id="another")
+            )
+        },
+        {"forge": lambda terms: terms.prove(MALLORY, "responder", PRESENTED)},
         {
             "forge": lambda terms: msgspec.structs.replace(
                 terms, nonces=Pair(terms.nonces.responder, terms.nonces.caller)
-            ).prove(MALLORY, "caller")
+            ).prove(MALLORY, "caller", PRESENTED)
         },
         {"proof": b""},
         {"proof": b"\x00" * 64},
@@ -562,6 +569,24 @@ async def test_a_newer_epoch_ends_what_runs_in_an_older_one():
                 await tokens_of(older, (3,), 1)
         assert caught.value.code == pb.ERROR_CODE_STALE_EPOCH
         await freed(left, right)
+
+
+async def test_a_stranger_who_read_a_sessions_id_in_the_log_cannot_end_it(monkeypatch):
+    monkeypatch.setattr("meshnet_node.session.epochs.GRACE_S", 0.2)
+    async with lab() as lab_:
+        parts = [await lab_.start(0, 3), await lab_.start(3, LAYERS)]
+        lab_.tracker.knows(MALLORY.public, lab_.driver_boot)
+        hops, session = [part.hop() for part in parts], str(uuid.uuid4())
+        async with lab_.open(*hops, session=session, epoch=0) as route:
+            mallory = lab_.caller(key=MALLORY)
+            with pytest.raises(SessionFailed, match="another caller") as refused:
+                async with lab_.open(*hops, session=session, epoch=9, caller=mallory):
+                    pass
+            assert refused.value.retryable
+            assert len(await tokens_of(route, (1, 2, 3), 4)) == 4
+        # once it is over, the id is anyone's
+        async with lab_.open(*hops, session=session, epoch=9, caller=mallory):
+            pass
 
 
 async def test_a_node_gives_its_word_once_for_a_session_and_epoch_whichever_hop_it_is():

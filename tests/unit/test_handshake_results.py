@@ -2,6 +2,7 @@
 
 import itertools
 
+import anyio
 import msgspec
 import pytest
 
@@ -18,8 +19,8 @@ from meshnet_node.handshake import (
     result,
 )
 from meshnet_node.recipe_identity import MISMATCH_ARTIFACT, RouteMismatch, ShardIdentity
+from meshnet_node.session.epochs import Epochs, run_at
 from meshnet_node.session.failure import SessionFailed
-from meshnet_node.session.node import Epochs
 from meshnet_proto import shard_runtime_pb2 as pb
 from session_kit import ARTIFACT, RECIPE
 
@@ -100,6 +101,15 @@ def test_a_verdict_that_came_back_is_news_again():
     assert said == [True, True, False, True, False, True]
 
 
+def test_other_garbage_of_the_same_kind_is_no_news():
+    results, said = Results(), 0
+    for number in range(50):
+        presented = pb.Fingerprint(model_artifact_digest=f"garbage {number}")
+        fact = result(TERMS, "responder", SHARD.fingerprint, presented, compare(SHARD, presented))
+        said += results.take(fact, "main", now_s=0)
+    assert said == 1
+
+
 def test_only_a_refusal_is_tried_again_after_a_minute():
     results = Results()
     results.take(a_fact(), "main", now_s=0)
@@ -172,27 +182,54 @@ def test_only_so_many_results_are_kept_and_the_oldest_goes_first(monkeypatch):
 # -- epochs ------------------------------------------------------------------------------------------
 
 
-def test_an_epoch_is_entered_once_by_each_hop_and_never_after_a_newer_one():
+async def test_an_epoch_is_entered_once_by_each_hop_and_never_after_a_newer_one():
     epochs = Epochs()
-    first, second = epochs.enter("s", 1, 0), epochs.enter("s", 1, 1)
+    first, second = await epochs.enter("s", 1, 0, "d"), await epochs.enter("s", 1, 1, "d")
     for epoch, hop in ((1, 0), (1, 1), (0, 0), (0, 7)):
         with pytest.raises(SessionFailed, match="stale-epoch"):
-            epochs.enter("s", epoch, hop)
-    assert not first.is_set()
-    newer = epochs.enter("s", 2, 0)
-    assert first.is_set()
-    assert second.is_set()
-    assert not newer.is_set()
-    assert not epochs.enter("t", 0, 0).is_set()
+            await epochs.enter("s", epoch, hop, "d")
+    assert not first.superseded.is_set()
+    newer = await epochs.enter("s", 2, 0, "d")
+    assert first.superseded.is_set()
+    assert second.superseded.is_set()
+    assert not newer.superseded.is_set()
+    assert not (await epochs.enter("t", 0, 0, "d")).superseded.is_set()
 
 
-def test_sessions_of_long_ago_are_forgotten_and_given_words_are_not(monkeypatch):
+async def test_another_caller_ends_nothing_and_waits_for_what_runs_only_a_moment(monkeypatch):
+    monkeypatch.setattr("meshnet_node.session.epochs.GRACE_S", 0.05)
+    epochs = Epochs()
+    running = await epochs.enter("s", 1, 0, "driver")
+    with pytest.raises(SessionFailed, match="another caller") as refused:
+        await epochs.enter("s", 2, 0, "stranger")
+    assert refused.value.retryable
+    assert not running.superseded.is_set()
+    with run_at(running):
+        pass
+    assert not (await epochs.enter("s", 2, 0, "stranger")).superseded.is_set()
+
+
+async def test_what_ends_in_that_moment_lets_another_caller_in():
+    epochs = Epochs()
+    running = await epochs.enter("s", 1, 3, "the hop before")
+    async with anyio.create_task_group() as tasks:
+
+        async def end():
+            await anyio.sleep(0.05)
+            running.left.set()
+
+        tasks.start_soon(end)
+        place = await epochs.enter("s", 2, 4, "another hop before")
+    assert not place.superseded.is_set()
+
+
+async def test_sessions_of_long_ago_are_forgotten_and_given_words_are_not(monkeypatch):
     monkeypatch.setattr(Epochs, "MAX_REMEMBERED", 3)
     epochs = Epochs()
     assert epochs.may_attest("s0", 0)
     for i in range(5):
-        epochs.enter(f"s{i}", 0, 0)
+        await epochs.enter(f"s{i}", 0, 0, "d")
     assert list(epochs._newest) == ["s2", "s3", "s4"]
-    epochs.enter("s0", 0, 0)
+    await epochs.enter("s0", 0, 0, "d")
     assert not epochs.may_attest("s0", 0)
     assert epochs.may_attest("s0", 1)

@@ -11,6 +11,9 @@
     peers       what a tracker's answers mean for a session
     witness     a hop's word on the evidence
     node        what all sessions of a process share
+    epochs      which epoch each session has come to, and what was attested
+    retry       a neighbour that refused is met again
+    waiting     nothing waits for ever
     transport   endpoints, TLS, gRPC's options
     failure     the one way in which a session fails
 

@@ -7,7 +7,7 @@
     fingerprint                 `handshake.compare`; both sides publish what came of it
     range                       the layers asked for, and how the hops after go on
     our own claim               `peers`: whether it may serve, or certify
-    epoch                       `node.Epochs`: a session's id and epoch are good for one forward
+    epoch                       `epochs`: a session's id and epoch are good for one forward
 
 Nothing is published about a driver: it is nobody's neighbour. A hop publishes only of a peer that
 proved its key and is a node of the realm in its current boot.
@@ -16,10 +16,9 @@ proved its key and is a node of the realm in its current boot.
 import secrets
 from typing import NamedTuple, Protocol
 
-import anyio
-
 from meshnet_events.session import NONCE_BYTES
-from meshnet_node.handshake import compare
+from meshnet_node.handshake import compare, presented_in
+from meshnet_node.session.epochs import Place
 from meshnet_node.session.failure import SessionFailed, violation
 from meshnet_node.session.link import Meeting
 from meshnet_node.session.node import Node, ServedShard
@@ -48,11 +47,11 @@ class CallerGone(Exception):
 
 
 class Entered(NamedTuple):
-    """A session that was accepted; the event is set when a newer epoch takes its place."""
+    """A session that was accepted, and its place among all that run here."""
 
     opening: Opening
     shard: ServedShard
-    superseded: anyio.Event
+    place: Place
 
 
 async def enter(node: Node, stream: Stream) -> Entered:
@@ -69,11 +68,9 @@ async def enter(node: Node, stream: Stream) -> Entered:
     if opening.is_between_neighbours:
         meeting = Meeting(opening.terms, opening.presented, mismatches)
         await node.report(meeting, "responder", shard)
-    responder = pb.Responder(
-        boot_id=node.boot_id,
-        fingerprint=shard.fingerprint.to_proto(),
-        proof=opening.terms.prove(node.key, "responder"),
-    )
+    ours = shard.fingerprint.to_proto()
+    proof = opening.terms.prove(node.key, "responder", presented_in(ours))
+    responder = pb.Responder(boot_id=node.boot_id, fingerprint=ours, proof=proof)
     if mismatches:
         raise SessionFailed(
             pb.ERROR_CODE_FINGERPRINT_MISMATCH,
@@ -85,10 +82,21 @@ async def enter(node: Node, stream: Stream) -> Entered:
     if fault is not None:
         raise SessionFailed(pb.ERROR_CODE_RANGE_MISMATCH, fault)
     await check_status(node.registry, opening)
-    superseded = node.epochs.enter(*opening.session, opening.hop)
+    place = await _place(node, opening)
     accepted = pb.ResponderFrame(accepted=pb.SessionAccepted(responder=responder))
-    await within(node.limits.open_timeout_s, lambda: stream.send(accepted), "room to answer")
-    return Entered(opening, shard, superseded)
+    try:
+        await within(node.limits.open_timeout_s, lambda: stream.send(accepted), "room to answer")
+    except BaseException:
+        place.left.set()
+        raise
+    return Entered(opening, shard, place)
+
+
+async def _place(node: Node, opening: Opening) -> Place:
+    caller = opening.terms.keys.caller
+    if opening.purpose == "handshake":  # nothing is computed, so there is nothing to be in the way
+        return Place(caller)
+    return await node.epochs.enter(*opening.session, opening.hop, caller)
 
 
 async def _challenged(stream: Stream, challenge: pb.SessionChallenge) -> pb.SessionOpen:

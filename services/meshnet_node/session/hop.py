@@ -11,8 +11,9 @@ session holds (its slot, its link to the next hop) it gives back however it ends
     attesting   the hops after say whether they attested
 """
 
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from typing import Literal, NamedTuple, NoReturn, TypeVar
 
 import anyio
@@ -22,7 +23,8 @@ from meshnet_bus.groups import leaves
 from meshnet_node.backends import BackendError, ContextFull, NoTokenizer, Slot, Step
 from meshnet_node.forward import Digests, token_bytes
 from meshnet_node.session.entrance import CallerGone, Stream, enter
-from meshnet_node.session.failure import SessionFailed, violation
+from meshnet_node.session.epochs import run_at
+from meshnet_node.session.failure import SessionFailed, plain, violation
 from meshnet_node.session.link import Caller, Link, Meeting, Request, open_link
 from meshnet_node.session.node import Node, ServedShard
 from meshnet_node.session.opening import Opening
@@ -32,6 +34,7 @@ from meshnet_node.session.waiting import within
 from meshnet_node.session.witness import decide, declined
 from meshnet_proto import shard_runtime_pb2 as pb
 
+_log = logging.getLogger("meshnet_node.session")
 _T = TypeVar("_T")
 _MARGIN_S = 1.0
 State = Literal["running", "finishing", "reported", "attesting", "ended"]
@@ -54,15 +57,37 @@ class _Event(NamedTuple):
 
 async def serve_session(node: Node, stream: Stream) -> None:
     """Serve one session. Raises SessionFailed, for the caller to hear, or CallerGone."""
-    opening, shard, superseded = await enter(node, stream)
+    opening, shard, place = await enter(node, stream)
     if opening.purpose == "handshake":
         return
     async with AsyncExitStack() as held:
+        held.enter_context(run_at(place))
+        held.enter_context(_told(opening))
         link = await _open_next(node, opening, shard, held)
         session = _Session(node, stream, opening, shard, link)
         positions = await session.agree()
         slot = shard.slot(opening.start, opening.end, positions=positions)
-        await session.run(await held.enter_async_context(slot), superseded)
+        await session.run(await held.enter_async_context(slot), place.superseded)
+
+
+@contextmanager
+def _told(opening: Opening) -> Iterator[None]:
+    """Tell the node's owner that a session runs, and how it ended."""
+    session, epoch = opening.session
+    which = f"session {plain(session)}, epoch {epoch}, hop {opening.hop}"
+    _log.info(
+        "%s: opened by %s to %s layers [%d, %d)",
+        which, opening.terms.keys.caller, opening.purpose, opening.start, opening.end,
+    )  # fmt: skip
+    try:
+        yield
+    except SessionFailed as failure:
+        _log.warning("%s: failed: %s", which, failure)
+        raise
+    except BaseException:
+        _log.info("%s: ended before it was over", which)
+        raise
+    _log.info("%s: over", which)
 
 
 async def _open_next(

@@ -24,6 +24,7 @@ from msgspec import Struct
 from meshnet_events.forms import is_key
 from meshnet_events.keys import EventKey
 from meshnet_events.session import NONCE_BYTES, Pair, SessionTerms
+from meshnet_node.handshake import presented_in
 from meshnet_node.recipe_identity import (
     MISMATCH_FINGERPRINT,
     CompatibilityFingerprint,
@@ -190,7 +191,8 @@ async def _shake_hands(link: Link, caller: Caller, request: Request, met: Met | 
         if failure.code != pb.ERROR_CODE_FINGERPRINT_MISMATCH or failure.responder is None:
             raise
         refusal, said = failure, failure.responder
-    if said.boot_id != responder.boot_id or not terms.is_proven("responder", said.proof):
+    presented = presented_in(said.fingerprint)
+    if said.boot_id != responder.boot_id or not terms.is_proven("responder", presented, said.proof):
         raise SessionFailed(
             pb.ERROR_CODE_BAD_PROOF,
             f"{responder.endpoint} did not prove that it is {responder.node} in its boot "
@@ -212,6 +214,7 @@ async def _shake_hands(link: Link, caller: Caller, request: Request, met: Met | 
 
 def _open(caller: Caller, request: Request, terms: SessionTerms, nonce: bytes) -> pb.SessionOpen:
     responder = request.responder
+    fingerprint = caller.fingerprint.to_proto()
     return pb.SessionOpen(
         realm=caller.realm,
         purpose=PURPOSES[request.purpose],
@@ -220,10 +223,10 @@ def _open(caller: Caller, request: Request, terms: SessionTerms, nonce: bytes) -
         hop=request.hop,
         key=caller.key.public,
         nonce=nonce,
-        proof=terms.prove(caller.key, "caller"),
+        proof=terms.prove(caller.key, "caller", presented_in(fingerprint)),
         caller_boot_id=caller.boot_id,
         responder_boot_id=responder.boot_id,
-        fingerprint=caller.fingerprint.to_proto(),
+        fingerprint=fingerprint,
         shard_id=responder.shard_id,
         range=pb.ShardRange(start=responder.start, end=responder.end),
         hops_after=[hop.to_proto() for hop in request.after],

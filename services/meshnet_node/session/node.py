@@ -1,7 +1,7 @@
 """What all sessions of one process share: who we are, what we hold, whom we ask, where we report.
 
 A session asks of a `Node` and never changes what it is. What does change is kept here, each in one
-object: which sessions there have been (`Epochs`), and the newest result of every handshake.
+object: which sessions there have been (`epochs`), and the newest result of every handshake.
 """
 
 import time
@@ -21,10 +21,9 @@ from meshnet_events.queries import ClaimAnswer, ClaimQuery, NodeAnswer, NodeQuer
 from meshnet_node.backends import LoadedShard, Slot
 from meshnet_node.handshake import Results, Role, result
 from meshnet_node.recipe_identity import ShardIdentity
-from meshnet_node.session.failure import SessionFailed
+from meshnet_node.session.epochs import Epochs
 from meshnet_node.session.link import Meeting
 from meshnet_node.session.transport import MAX_FRAME_DATA_BYTES, Tls
-from meshnet_proto import shard_runtime_pb2 as pb
 
 _T = TypeVar("_T")
 
@@ -103,53 +102,6 @@ class ServedShard:
     def positions_per_frame(self, most: int) -> int:
         """How many positions fit one frame, at most `most`."""
         return max(1, min(most, MAX_FRAME_DATA_BYTES // self.loaded.position_bytes))
-
-
-class Epochs:
-    """Which epoch each session has come to, and what runs in it.
-
-    A session's id and epoch are good for one forward: an epoch below the newest one is refused, and
-    so is a hop that was opened before. A newer epoch ends what still runs in an older one.
-
-    The sessions of long ago are forgotten, those that were attested are not: each of them stands in
-    the log for good, and a second word on one would be taken for a lie.
-    """
-
-    MAX_REMEMBERED = 16_384
-
-    def __init__(self) -> None:
-        self._newest: dict[str, tuple[int, dict[int, anyio.Event]]] = {}
-        self._attested: set[tuple[str, int]] = set()
-
-    def may_attest(self, session_id: str, epoch: int) -> bool:
-        """Whether this process may give its word on a session: once, whichever hop it was there."""
-        session = (session_id, epoch)
-        is_first = session not in self._attested
-        self._attested.add(session)
-        return is_first
-
-    def enter(self, session_id: str, epoch: int, hop: int) -> anyio.Event:
-        """Enter a session; the event is set when a newer epoch takes its place.
-
-        Raises SessionFailed (`STALE_EPOCH`).
-        """
-        newest, hops = self._newest.pop(session_id, (-1, {}))
-        try:
-            if epoch < newest or (epoch == newest and hop in hops):
-                raise SessionFailed(
-                    pb.ERROR_CODE_STALE_EPOCH,
-                    f"epoch {epoch} of this session, expected above {newest}: "
-                    + ("a newer one has been opened" if epoch < newest else "it was opened before"),
-                )
-            if epoch > newest:
-                for running in hops.values():
-                    running.set()
-                newest, hops = epoch, {}
-            return hops.setdefault(hop, anyio.Event())
-        finally:
-            self._newest[session_id] = (newest, hops)
-            if len(self._newest) > self.MAX_REMEMBERED:
-                del self._newest[next(iter(self._newest))]
 
 
 class Node(Struct, kw_only=True):

@@ -14,6 +14,7 @@ from msgspec import Struct
 from meshnet_events.facts import Hop
 from meshnet_events.forms import MAX_INTEGER, is_endpoint, is_key, is_shard_id, is_uuid
 from meshnet_events.session import NONCE_BYTES, Pair, SessionTerms
+from meshnet_node.handshake import presented_in
 from meshnet_node.session.failure import SessionFailed, violation
 from meshnet_proto import shard_runtime_pb2 as pb
 
@@ -111,11 +112,11 @@ def read_opening(frame: pb.SessionOpen, *, realm: str, key: str, nonce: bytes) -
         route_epoch=frame.route_epoch,
         route_session_id=frame.route_session_id,
     )
-    if not terms.is_proven("caller", frame.proof):
+    if not terms.is_proven("caller", presented_in(frame.fingerprint), frame.proof):
         raise SessionFailed(
             pb.ERROR_CODE_BAD_PROOF,
             f"open.proof: {frame.key} did not sign this session's terms; expected a signature over "
-            "both nonces, keys and boots, realm, session and epoch",
+            "both nonces, keys and boots, realm, session, epoch and its own fingerprint",
         )
     return Opening(
         purpose=_PURPOSE_OF[frame.purpose],

@@ -56,10 +56,11 @@ async def check_status(registry: Registry, opening: Opening) -> None:
         )
     fault = _bars(ours, opening.purpose)
     if fault is not None:
+        allowed = {"certified"} if opening.purpose == "serve" else {"certified", "dark"}
         code = (
-            pb.ERROR_CODE_NOT_CERTIFIED
-            if ours.recipe_status != "certified" and opening.purpose == "serve"
-            else pb.ERROR_CODE_UNAVAILABLE
+            pb.ERROR_CODE_UNAVAILABLE
+            if ours.recipe_status in allowed
+            else pb.ERROR_CODE_NOT_CERTIFIED
         )
         raise SessionFailed(code, f"this hop's own claim may not {opening.purpose}: {fault}")
 

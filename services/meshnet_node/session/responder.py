@@ -92,7 +92,7 @@ class Responder:
         failure = await self._outcome(stream)
         if failure is None:
             return
-        _log.info("a session ended: %s", failure)
+        _log.info("a caller is told: %s", failure)
         with anyio.move_on_after(_LAST_WORD_S), suppress(CallerGone):
             await stream.send(pb.ResponderFrame(error=failure.to_proto()))
 
