@@ -9,6 +9,7 @@ def leaves(error: BaseException) -> list[BaseException]:
 
 
 def sole(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """What went wrong, when one thing did; otherwise the group."""
+    """What went wrong, when one thing did and at most caused the others; otherwise the group."""
     found = leaves(group)
-    return found[0] if len(found) == 1 else group
+    causes = [error for error in found if error.__cause__ not in found]
+    return causes[0] if len(causes) == 1 else group

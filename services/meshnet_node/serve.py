@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Literal
 
 import anyio
-from anyio.abc import TaskGroup
 from msgspec import Struct
 
 from meshnet_bus.client import SafeClient, Unreachable, closing, connect
 from meshnet_bus.groups import sole
-from meshnet_bus.outbox import Outbox
+from meshnet_bus.outbox import Handed, Outbox
+from meshnet_bus.outbox_file import OutboxError
 from meshnet_bus.presence import SEND_EVERY_S, send_presence
 from meshnet_bus.service import Asker, QueryRefused
 from meshnet_events.facts import Host, ShardWithdrawn
@@ -34,6 +34,7 @@ from meshnet_events.keys import EventKey
 from meshnet_events.presence import Presence
 from meshnet_events.queries import NOT_FOUND, ClaimAnswer, ClaimQuery, NodeQuery
 from meshnet_node.backends import LoadedShard
+from meshnet_node.files import replace_file
 from meshnet_node.registration import Offer, registration
 from meshnet_node.session.node import Limits, Node, ServedShard
 from meshnet_node.session.responder import Responder, serve
@@ -44,9 +45,9 @@ ASK_EVERY_S = 15.0
 OUTBOX_FILE = "outbox.db"
 BOOT_FILE = "boot"
 
-_STORE_TIMEOUT_S = 30.0
+RETRY_EVERY_S = 5.0
+_PATIENCE_S = 30.0
 _LEAVE_TIMEOUT_S = 10.0
-_RETRY_EVERY_S = 5.0
 _log = logging.getLogger("meshnet_node")
 
 
@@ -107,44 +108,44 @@ async def serve_node(
     """Serve `shards` until `stop` returns, then withdraw them.
 
     Raises NotAdmitted and BootIsOver; `Unreachable` when the bus cannot be reached to begin with;
-    CannotListen; CapabilityAdmissionError; and what `Outbox.run` raises.
+    CannotListen; ValueError for an endpoint that is none, or of grpcs:// without certificates;
+    CapabilityAdmissionError; and what `Outbox.open` and `Outbox.run` raise.
     """
+    endpoint = Endpoint.parse(settings.endpoint)
+    if endpoint.secure and settings.tls is None:
+        raise ValueError(
+            f"{settings.endpoint}: an endpoint of grpcs:// needs certificates, and none were given"
+        )
     async with AsyncExitStack() as stack:
         nc = await connect(settings.server, name=f"meshnet-node {key.public[:12]}")
         await stack.enter_async_context(closing(nc))
         path = settings.directory / OUTBOX_FILE
         outbox = await stack.enter_async_context(Outbox.open(path, nc, settings.realm, key))
-        served = {
-            one.offer.shard_id: ServedShard(
-                one.offer.shard_id,
-                one.offer.identity,
-                one.loaded,
-                synthetic=one.offer.report.synthetic,
-            )
-            for one in shards
-        }
+        asker = Asker(nc, settings.realm)
         node = Node(
             realm=settings.realm,
             key=key,
             boot_id=str(uuid.uuid4()),
-            shards=served,
-            registry=Asker(nc, settings.realm),
+            shards={one.offer.shard_id: _served(one) for one in shards},
+            registry=asker,
             record=outbox,
             tls=settings.tls,
             limits=settings.limits,
         )
-        endpoint = Endpoint.parse(settings.endpoint)
         listen = settings.listen or default_listen(endpoint)
         tls = settings.tls if endpoint.secure else None
         responder = await stack.enter_async_context(serve(node, listen, tls=tls))
         tell(Notice("listening", f"listening at {listen} as {settings.endpoint}"))
-        life = _Life(settings, node, [one.offer for one in shards], nc, outbox, responder, tell)
+        offers = [one.offer for one in shards]
         try:
-            async with anyio.create_task_group() as tasks:
-                await life.live(tasks, stop)
-                tasks.cancel_scope.cancel()
+            await _Life(settings, node, offers, nc, outbox, asker, responder, tell).live(stop)
         except BaseExceptionGroup as group:
             raise sole(group) from None
+
+
+def _served(one: LoadedOffer) -> ServedShard:
+    offer = one.offer
+    return ServedShard(offer.shard_id, offer.identity, one.loaded, synthetic=offer.report.synthetic)
 
 
 class _Life:
@@ -157,6 +158,7 @@ class _Life:
         offers: Sequence[Offer],
         nc: SafeClient,
         outbox: Outbox,
+        asker: Asker,
         responder: Responder,
         tell: Tell,
     ) -> None:
@@ -165,21 +167,27 @@ class _Life:
         self._offers = offers
         self._nc = nc
         self._outbox = outbox
+        self._asker = asker
         self._responder = responder
         self._tell = tell
-        self._asker = Asker(nc, settings.realm)
+        self._registered: dict[str, int] = {}
+        """By shard, a sequence that its registration is not behind."""
         self._verdicts: dict[str, tuple[object, ...]] = {}
 
-    async def live(self, tasks: TaskGroup, stop: Callable[[], Awaitable[object]]) -> None:
+    async def live(self, stop: Callable[[], Awaitable[object]]) -> None:
         """Register, serve until told to stop, withdraw."""
-        tasks.start_soon(self._outbox.run)
-        await self._register()
-        tasks.start_soon(self._say_alive)
-        tasks.start_soon(self._look_after_claims)
-        tasks.start_soon(self._try_refused_again)
-        await stop()
-        self._responder.stop_taking()
-        await self._withdraw()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._outbox.run)
+            async with anyio.create_task_group() as work:
+                work.start_soon(self._register)
+                work.start_soon(self._say_alive)
+                work.start_soon(self._look_after_claims)
+                work.start_soon(self._try_refused_again)
+                await stop()
+                work.cancel_scope.cancel()
+            self._responder.stop_taking()
+            await self._withdraw()
+            tasks.cancel_scope.cancel()
 
     async def _register(self) -> None:
         settings, boot_id = self._settings, self._node.boot_id
@@ -187,21 +195,21 @@ class _Life:
             registration(offer, boot_id=boot_id, endpoint=settings.endpoint, host=settings.host)
             for offer in self._offers
         ]
-        (settings.directory / BOOT_FILE).write_text(f"{boot_id}\n", encoding="ascii")
-        for offer, fact in zip(self._offers, facts, strict=True):
-            handed = await self._outbox.hand(fact)
-            with anyio.move_on_after(_STORE_TIMEOUT_S) as waited:
-                published = await self._outbox.stored(handed)
-            if waited.cancelled_caught:
-                self._trouble(f"{offer.shard_id} is not registered yet: {self._outbox.trouble}")
-                continue
-            self._tell(
-                Notice(
-                    "registered", f"{offer.shard_id} is registered at sequence {published.sequence}"
-                )
-            )
-            await self._be_heard(published.sequence)
-            await self._look_after(offer.shard_id, min_sequence=published.sequence)
+        replace_file(settings.directory / BOOT_FILE, f"{boot_id}\n".encode())
+        handed = {fact.shard_id: await self._outbox.hand(fact) for fact in facts}
+        for shard_id, one in handed.items():
+            sequence = await self._stored(shard_id, one)
+            self._tell(Notice("registered", f"{shard_id} is registered at sequence {sequence}"))
+            await self._be_heard(sequence)
+            self._registered[shard_id] = sequence
+            await self._look_after(shard_id)
+
+    async def _stored(self, shard_id: str, handed: Handed) -> int:
+        """Wait until a registration is stored, and say so where that takes long."""
+        while True:
+            with anyio.move_on_after(_PATIENCE_S):
+                return (await self._outbox.stored(handed)).sequence
+            self._trouble(f"{shard_id} is not registered yet: {self._outbox.trouble}")
 
     async def _be_heard(self, sequence: int) -> None:
         """Say that we are alive once a tracker knows our boot, so that its verdict counts us in."""
@@ -214,22 +222,26 @@ class _Life:
 
     async def _withdraw(self) -> None:
         """Take every shard back, and wait for that to be stored, but not for ever."""
-        with anyio.move_on_after(_LEAVE_TIMEOUT_S, shield=True) as waited:
-            for offer in self._offers:
-                await self._outbox.hand(
-                    ShardWithdrawn(
-                        boot_id=self._node.boot_id,
-                        reason="the node was told to stop",
-                        shard_id=offer.shard_id,
+        with anyio.move_on_after(_LEAVE_TIMEOUT_S, shield=True):
+            try:
+                for offer in self._offers:
+                    await self._outbox.hand(
+                        ShardWithdrawn(
+                            boot_id=self._node.boot_id,
+                            reason="the node was told to stop",
+                            shard_id=offer.shard_id,
+                        )
                     )
-                )
-            await self._outbox.drained()
+                await self._outbox.drained()
+            except (OutboxError, Unreachable) as error:
+                self._trouble(f"the shards are not withdrawn: {error}")
+                return
             self._tell(Notice("withdrawn", "every shard is withdrawn"))
-        if waited.cancelled_caught:
-            self._trouble(
-                f"{self._outbox.pending} events wait in {OUTBOX_FILE}: they are sent when this node "
-                "starts again"
-            )
+            return
+        self._trouble(
+            f"{self._outbox.pending} events wait in {OUTBOX_FILE}: they are sent when this node "
+            "starts again"
+        )
 
     async def _say_alive(self) -> None:
         while True:
@@ -245,37 +257,48 @@ class _Life:
             load=self._responder.load,
             shards=tuple(self._node.shards),
         )
-        await send_presence(self._nc, self._settings.realm, self._node.key.public, presence)
+        await send_presence(self._nc, self._node.realm, self._node.key.public, presence)
 
     async def _try_refused_again(self) -> None:
         while True:
-            await anyio.sleep(_RETRY_EVERY_S)
+            await anyio.sleep(RETRY_EVERY_S)
             for refused in self._node.results.due(now_s=self._node.monotonic_s()):
                 await try_again(self._node, refused)
 
     async def _look_after_claims(self) -> None:
         while True:
             await anyio.sleep(self._settings.ask_every_s)
-            for offer in self._offers:
-                await self._look_after(offer.shard_id)
+            for shard_id in tuple(self._registered):
+                await self._look_after(shard_id)
 
-    async def _look_after(self, shard_id: str, *, min_sequence: int = 0) -> None:
-        """Ask what has become of a claim, and tell what is new. Raises BootIsOver."""
-        node = self._node
-        query = ClaimQuery(node=node.key.public, shard_id=shard_id, min_sequence=min_sequence)
+    async def _look_after(self, shard_id: str) -> None:
+        """Ask what has become of a registration that is stored, and tell what is new.
+
+        Raises BootIsOver and NotAdmitted. Only an answer that has seen the registration counts: a
+        tracker that lags still lists what was before.
+        """
+        sequence = self._registered[shard_id]
+        query = ClaimQuery(node=self._node.key.public, shard_id=shard_id, min_sequence=sequence)
         try:
             claim = await self._asker.ask(query)
         except QueryRefused as refusal:
-            if refusal.code == NOT_FOUND and min_sequence:
+            if refusal.code == NOT_FOUND:
                 raise NotAdmitted(await self._why_unheard(shard_id)) from refusal
             self._say(shard_id, (refusal.code,), f"the tracker does not say: {refusal}")
             return
         except Unreachable as error:
             self._say(shard_id, (), f"no tracker says what became of {shard_id}: {error}")
             return
-        if claim.boot_id != node.boot_id or claim.status == "superseded":
+        await self._judge(claim, sequence)
+
+    async def _judge(self, claim: ClaimAnswer, sequence: int) -> None:
+        """What a claim, answered after our registration at `sequence`, says of this boot."""
+        shard_id, is_ours = claim.shard_id, claim.boot_id == self._node.boot_id
+        if not is_ours and claim.registered_sequence <= sequence:
+            raise NotAdmitted(await self._why_unheard(shard_id))
+        if not is_ours or claim.status == "superseded":
             raise BootIsOver(
-                f"{shard_id}: {_why_over(claim, node.boot_id)}; nothing that this process does "
+                f"{shard_id}: {_why_over(claim, is_ours=is_ours)}; nothing that this process does "
                 "counts any more"
             )
         if claim.status == "refused":
@@ -291,12 +314,18 @@ class _Life:
     async def _why_unheard(self, shard_id: str) -> str:
         """Why a registration that is stored made no claim."""
         key = self._node.key.public
-        known = await self._asker.ask(NodeQuery(node=key))
+        said = f"the registration of {shard_id} is stored, and the registry did not take it"
+        try:
+            known = await self._asker.ask(NodeQuery(node=key))
+        except (QueryRefused, Unreachable) as error:
+            return (
+                f"{said}; the tracker does not say why ({error}): `meshnet log` shows its outcome"
+            )
         if known.may_speak:
-            return f"{shard_id} is stored, and the tracker lists no such claim: see `meshnet log`"
+            return f"{said}: `meshnet log` shows its outcome"
         return (
-            f"{shard_id} was not heard: the tracker calls {key} {known.status}. An operator must "
-            "enrol or reinstate the node (`meshnet admin node enrol`, `… reinstate`); then start again"
+            f"{said}: the tracker calls {key} {known.status}. An operator must enrol or reinstate "
+            "the node (`meshnet admin node enrol`, `… reinstate`); then start again"
         )
 
     def _say(self, shard_id: str, verdict: tuple[object, ...], text: str) -> None:
@@ -308,19 +337,18 @@ class _Life:
         self._tell(Notice("trouble", text))
 
 
-def _why_over(claim: ClaimAnswer, ours: str) -> str:
-    if claim.boot_id != ours:
+def _why_over(claim: ClaimAnswer, *, is_ours: bool) -> str:
+    if not is_ours:
         return f"boot {claim.boot_id} of this node has taken the place of this one"
     return "an operator ended this boot, so the process must be started again"
 
 
 def _verdict_text(claim: ClaimAnswer) -> str:
     """What the registry makes of a claim, in a line."""
-    what = f"{claim.shard_id}: layers [{claim.start}, {claim.end}) of recipe"
-    may = "serve" if claim.eligible_to_serve else "certify" if claim.eligible_to_certify else None
+    may = "serve" if claim.eligible_to_serve else "certify" if claim.eligible_to_certify else ""
     because = f" ({', '.join(claim.reasons)})" if claim.reasons else ""
     return (
-        f"{what} {(claim.recipe_key or '?')[:12]}, which is {claim.recipe_status}: "
-        + (f"may {may}" if may else "may do nothing")
-        + because
+        f"{claim.shard_id}: layers [{claim.start}, {claim.end}) of recipe "
+        f"{(claim.recipe_key or '?')[:12]}, which is {claim.recipe_status}: "
+        f"may {may or 'do nothing'}{because}"
     )

@@ -7,6 +7,7 @@ import logging
 import uuid
 
 from meshnet_bus.client import Unreachable
+from meshnet_bus.outbox_file import OutboxError
 from meshnet_bus.service import QueryRefused
 from meshnet_events.facts import recipe_key
 from meshnet_events.queries import ClaimAnswer, ClaimQuery, NodeQuery
@@ -53,7 +54,7 @@ async def try_again(node: Node, refused: Refused) -> None:
     try:
         async with open_link(caller, request, met=met, timeout_s=node.limits.open_timeout_s):
             _log.info("%s accepts us again", claim.node)
-    except SessionFailed as failure:
+    except (SessionFailed, OutboxError, Unreachable) as failure:
         _log.info("%s was met again: %s", claim.node, failure)
 
 
