@@ -27,8 +27,6 @@ from meshnet_events.session import Presented, SessionTerms
 from meshnet_node.recipe_identity import (
     CompatibilityFingerprint,
     RouteMismatch,
-    ShardIdentity,
-    check_handshake,
 )
 from meshnet_proto import shard_runtime_pb2 as pb
 
@@ -65,11 +63,6 @@ class _Result(Struct):
     shard_id: str
     wait_s: float
     due_s: float
-
-
-def compare(ours: ShardIdentity, presented: pb.Fingerprint) -> tuple[RouteMismatch, ...]:
-    """`check_handshake`: every difference; empty when both sides compute the same thing."""
-    return check_handshake(ours, presented)
 
 
 def presented_in(fingerprint: pb.Fingerprint) -> Presented:

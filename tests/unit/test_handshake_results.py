@@ -15,10 +15,14 @@ from meshnet_node.handshake import (
     MAX_REMEMBERED,
     Refused,
     Results,
-    compare,
     result,
 )
-from meshnet_node.recipe_identity import MISMATCH_ARTIFACT, RouteMismatch, ShardIdentity
+from meshnet_node.recipe_identity import (
+    MISMATCH_ARTIFACT,
+    RouteMismatch,
+    ShardIdentity,
+    check_handshake,
+)
 from meshnet_node.session.epochs import Epochs, run_at
 from meshnet_node.session.failure import SessionFailed
 from meshnet_proto import shard_runtime_pb2 as pb
@@ -42,7 +46,7 @@ def a_fact(*, recipe=RECIPE, role="initiator", ours=SHARD, **terms):
     """A result; another recipe of the peer is a refusal."""
     presented = ShardIdentity(ARTIFACT, recipe, 3, 6).fingerprint.to_proto()
     terms = msgspec.structs.replace(TERMS, **terms)
-    return result(terms, role, ours.fingerprint, presented, compare(ours, presented))
+    return result(terms, role, ours.fingerprint, presented, check_handshake(ours, presented))
 
 
 def test_each_side_names_the_other_and_what_it_presented():
@@ -105,7 +109,9 @@ def test_other_garbage_of_the_same_kind_is_no_news():
     results, said = Results(), 0
     for number in range(50):
         presented = pb.Fingerprint(model_artifact_digest=f"garbage {number}")
-        fact = result(TERMS, "responder", SHARD.fingerprint, presented, compare(SHARD, presented))
+        fact = result(
+            TERMS, "responder", SHARD.fingerprint, presented, check_handshake(SHARD, presented)
+        )
         said += results.take(fact, "main", now_s=0)
     assert said == 1
 
@@ -226,10 +232,10 @@ async def test_what_ends_in_that_moment_lets_another_caller_in():
 async def test_sessions_of_long_ago_are_forgotten_and_given_words_are_not(monkeypatch):
     monkeypatch.setattr(Epochs, "MAX_REMEMBERED", 3)
     epochs = Epochs()
-    assert epochs.may_attest("s0", 0)
+    assert epochs.attest_once("s0", 0)
     for i in range(5):
         await epochs.enter(f"s{i}", 0, 0, "d")
     assert list(epochs._newest) == ["s2", "s3", "s4"]
     await epochs.enter("s0", 0, 0, "d")
-    assert not epochs.may_attest("s0", 0)
-    assert epochs.may_attest("s0", 1)
+    assert not epochs.attest_once("s0", 0)
+    assert epochs.attest_once("s0", 1)

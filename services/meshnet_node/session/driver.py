@@ -203,10 +203,12 @@ class Route:
             raise violation(f"hop 0 speaks for hops {hops}, expected those of the route")
 
     async def _send(self, frame: pb.CallerFrame) -> None:
-        await within(STEP_TIMEOUT_S, lambda: self._link.send(frame), "room to go on")
+        with within(STEP_TIMEOUT_S, "room to go on"):
+            await self._link.send(frame)
 
     async def _receive(self, kind: str, timeout_s: float) -> pb.ResponderFrame:
-        return await within(timeout_s, lambda: self._link.receive(kind), f"{kind} of hop 0")
+        with within(timeout_s, f"{kind} of hop 0"):
+            return await self._link.receive(kind)
 
 
 @asynccontextmanager
@@ -227,8 +229,8 @@ async def open_route(caller: Caller, plan: RoutePlan) -> AsyncIterator[Route]:
     )
     try:
         async with open_link(caller, request, timeout_s=OPEN_TIMEOUT_S) as link:
-            wait = link.receive
-            frame = await within(OPEN_TIMEOUT_S, lambda: wait("ready"), "ready of hop 0")
+            with within(OPEN_TIMEOUT_S, "ready of hop 0"):
+                frame = await link.receive("ready")
             yield Route(link, plan, caller, frame.ready)
     except SessionFailed as failure:
         if failure.hop is None:

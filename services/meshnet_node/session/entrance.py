@@ -4,7 +4,7 @@
     form, realm, proof          `opening`: a stranger costs one signature check
     boot, shard                 what this process is and holds
     the caller                  `peers`: who it is, as the tracker knows it
-    fingerprint                 `handshake.compare`; both sides publish what came of it
+    fingerprint                 `check_handshake`; both sides publish what came of it
     range                       the layers asked for, and how the hops after go on
     our own claim               `peers`: whether it may serve, or certify
     epoch                       `epochs`: a session's id and epoch are good for one forward
@@ -17,8 +17,9 @@ import secrets
 from typing import NamedTuple, Protocol
 
 from meshnet_events.session import NONCE_BYTES
-from meshnet_node.handshake import compare, presented_in
-from meshnet_node.session.epochs import Place
+from meshnet_node.handshake import presented_in
+from meshnet_node.recipe_identity import check_handshake, handshake_error
+from meshnet_node.session.epochs import Seat
 from meshnet_node.session.failure import SessionFailed, violation
 from meshnet_node.session.link import Meeting
 from meshnet_node.session.node import Node, ServedShard
@@ -47,55 +48,52 @@ class CallerGone(Exception):
 
 
 class Entered(NamedTuple):
-    """A session that was accepted, and its place among all that run here."""
+    """A session that was accepted, and its seat among all that run here."""
 
     opening: Opening
     shard: ServedShard
-    place: Place
+    seat: Seat
 
 
 async def enter(node: Node, stream: Stream) -> Entered:
     """Everything up to `SessionAccepted`. Raises SessionFailed or CallerGone."""
     nonce = secrets.token_bytes(NONCE_BYTES)
     challenge = pb.SessionChallenge(key=node.key.public, nonce=nonce)
-    frame = await within(
-        node.limits.open_timeout_s, lambda: _challenged(stream, challenge), "SessionOpen"
-    )
+    with within(node.limits.open_timeout_s, "SessionOpen"):
+        frame = await _challenged(stream, challenge)
     opening = read_opening(frame, realm=node.realm, key=node.key.public, nonce=nonce)
     shard = _shard_of(node, opening)
     await check_caller(node.registry, opening)
-    mismatches = compare(shard.identity, opening.presented)
+    mismatches = check_handshake(shard.identity, opening.presented)
     if opening.is_between_neighbours:
         meeting = Meeting(opening.terms, opening.presented, mismatches)
         await node.report(meeting, "responder", shard)
     ours = shard.fingerprint.to_proto()
     proof = opening.terms.prove(node.key, "responder", presented_in(ours))
     responder = pb.Responder(boot_id=node.boot_id, fingerprint=ours, proof=proof)
-    if mismatches:
-        raise SessionFailed(
-            pb.ERROR_CODE_FINGERPRINT_MISMATCH,
-            "; ".join(mismatch.describe() for mismatch in mismatches),
-            responder=responder,
-        )
+    error = handshake_error(mismatches)
+    if error is not None:
+        raise SessionFailed(error.code, error.detail, responder=responder)
     held = shard.loaded
     fault = range_fault(opening, start=held.start, end=held.end, layer_count=held.layer_count)
     if fault is not None:
         raise SessionFailed(pb.ERROR_CODE_RANGE_MISMATCH, fault)
     await check_status(node.registry, opening)
-    place = await _place(node, opening)
+    seat = await _seat(node, opening)
     accepted = pb.ResponderFrame(accepted=pb.SessionAccepted(responder=responder))
     try:
-        await within(node.limits.open_timeout_s, lambda: stream.send(accepted), "room to answer")
+        with within(node.limits.open_timeout_s, "room to answer"):
+            await stream.send(accepted)
     except BaseException:
-        place.left.set()
+        seat.left.set()
         raise
-    return Entered(opening, shard, place)
+    return Entered(opening, shard, seat)
 
 
-async def _place(node: Node, opening: Opening) -> Place:
+async def _seat(node: Node, opening: Opening) -> Seat:
     caller = opening.terms.keys.caller
     if opening.purpose == "handshake":  # nothing is computed, so there is nothing to be in the way
-        return Place(caller)
+        return Seat(caller)
     return await node.epochs.enter(*opening.session, opening.hop, caller)
 
 

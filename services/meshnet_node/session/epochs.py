@@ -22,13 +22,13 @@ GRACE_S = 2.0
 """How long what another caller opened may still run: its end may be on its way along the route."""
 
 
-class Place:
-    """A hop of a session at this node."""
+class Seat:
+    """A session's seat at this node: one of its hops."""
 
     def __init__(self, caller: str) -> None:
         self.caller = caller
         self.superseded = anyio.Event()
-        """Set when a newer epoch takes its place."""
+        """Set when a newer epoch takes it."""
         self.left = anyio.Event()
         """Set when it is over."""
 
@@ -39,21 +39,21 @@ class Epochs:
     MAX_REMEMBERED = 16_384
 
     def __init__(self) -> None:
-        self._newest: dict[str, tuple[int, dict[int, Place]]] = {}
+        self._newest: dict[str, tuple[int, dict[int, Seat]]] = {}
         self._attested: set[tuple[str, int]] = set()
 
-    def may_attest(self, session_id: str, epoch: int) -> bool:
-        """Whether this process may give its word on a session: once, whichever hop it was there."""
+    def attest_once(self, session_id: str, epoch: int) -> bool:
+        """Whether this is the first word on a session: it is given once, whichever hop it was there."""
         session = (session_id, epoch)
         is_first = session not in self._attested
         self._attested.add(session)
         return is_first
 
-    async def enter(self, session_id: str, epoch: int, hop: int, caller: str) -> Place:
+    async def enter(self, session_id: str, epoch: int, hop: int, caller: str) -> Seat:
         """Enter a session; `run_at` says when it is over. Raises SessionFailed (`STALE_EPOCH`)."""
-        for place in self._in_the_way(session_id, epoch, caller):
-            with anyio.move_on_after(GRACE_S):
-                await place.left.wait()
+        with anyio.move_on_after(GRACE_S):
+            for seat in tuple(self._in_the_way(session_id, epoch, caller)):
+                await seat.left.wait()
         if any(self._in_the_way(session_id, epoch, caller)):
             raise SessionFailed(
                 pb.ERROR_CODE_STALE_EPOCH,
@@ -69,28 +69,28 @@ class Epochs:
                     + ("a newer one has been opened" if epoch < newest else "it was opened before"),
                 )
             if epoch > newest:
-                for place in hops.values():
-                    place.superseded.set()
+                for seat in hops.values():
+                    seat.superseded.set()
                 newest, hops = epoch, {}
-            return hops.setdefault(hop, Place(caller))
+            return hops.setdefault(hop, Seat(caller))
         finally:
             self._newest[session_id] = (newest, hops)
             if len(self._newest) > self.MAX_REMEMBERED:
                 del self._newest[next(iter(self._newest))]
 
-    def _in_the_way(self, session_id: str, epoch: int, caller: str) -> Iterator[Place]:
+    def _in_the_way(self, session_id: str, epoch: int, caller: str) -> Iterator[Seat]:
         """What runs in an older epoch for somebody else."""
         newest, hops = self._newest.get(session_id, (epoch, {}))
         if newest < epoch:
-            for place in tuple(hops.values()):
-                if place.caller != caller and not place.left.is_set():
-                    yield place
+            for seat in tuple(hops.values()):
+                if seat.caller != caller and not seat.left.is_set():
+                    yield seat
 
 
 @contextmanager
-def run_at(place: Place) -> Iterator[None]:
-    """A session runs at its place, and has left it at the end, however it comes."""
+def run_at(seat: Seat) -> Iterator[None]:
+    """A session runs at its seat, and has left it at the end, however it comes."""
     try:
         yield
     finally:
-        place.left.set()
+        seat.left.set()

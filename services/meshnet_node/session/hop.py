@@ -2,19 +2,20 @@
 
 `serve_session` is the whole of it, from challenge to end. What comes from the caller and from the
 next hop are events of one queue, taken one at a time, so that nothing here happens at once but the
-reading. Which frame may come when is a table (`_EXPECTED`); anything else ends the session. What a
+reading. Which frame may come when is a table (`_TAKEN_BY`); anything else ends the session. What a
 session holds (its slot, its link to the next hop) it gives back however it ends.
 
-    running     positions come from the caller, a token comes back for each that was asked for
+    running     positions come from the caller
+    sampling    the token after them was asked for, and comes back from the hops after
     finishing   the hops after are asked what they saw
     reported    the driver may send its evidence
     attesting   the hops after say whether they attested
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
-from typing import Literal, NamedTuple, NoReturn, TypeVar
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
@@ -25,7 +26,7 @@ from meshnet_node.forward import Digests, token_bytes
 from meshnet_node.session.entrance import CallerGone, Stream, enter
 from meshnet_node.session.epochs import run_at
 from meshnet_node.session.failure import SessionFailed, plain, violation
-from meshnet_node.session.link import Caller, Link, Meeting, Request, open_link
+from meshnet_node.session.link import Link, Request
 from meshnet_node.session.node import Node, ServedShard
 from meshnet_node.session.opening import Opening
 from meshnet_node.session.peers import next_endpoint
@@ -37,17 +38,8 @@ from meshnet_proto import shard_runtime_pb2 as pb
 _log = logging.getLogger("meshnet_node.session")
 _T = TypeVar("_T")
 _MARGIN_S = 1.0
-State = Literal["running", "finishing", "reported", "attesting", "ended"]
+State = Literal["running", "sampling", "finishing", "reported", "attesting", "ended"]
 Side = Literal["caller", "next"]
-
-_EXPECTED: dict[tuple[State, Side], frozenset[str]] = {
-    ("running", "caller"): frozenset(("prompt", "tokens", "activations", "finish")),
-    ("running", "next"): frozenset(("tokens",)),
-    ("finishing", "next"): frozenset(("reports",)),
-    ("reported", "caller"): frozenset(("evidence",)),
-    ("attesting", "next"): frozenset(("attestations",)),
-}
-"""Which frames may come, by state and from whom; `_on_<side>_<frame>` takes each."""
 
 
 class _Event(NamedTuple):
@@ -55,19 +47,27 @@ class _Event(NamedTuple):
     what: pb.CallerFrame | pb.ResponderFrame | SessionFailed | None
 
 
+class _Bounds(NamedTuple):
+    """How many positions may go into the session and into one frame: the least of all hops."""
+
+    positions: int
+    frame: int
+
+
 async def serve_session(node: Node, stream: Stream) -> None:
     """Serve one session. Raises SessionFailed, for the caller to hear, or CallerGone."""
-    opening, shard, place = await enter(node, stream)
+    opening, shard, seat = await enter(node, stream)
     if opening.purpose == "handshake":
         return
     async with AsyncExitStack() as held:
-        held.enter_context(run_at(place))
+        held.enter_context(run_at(seat))
         held.enter_context(_told(opening))
         link = await _open_next(node, opening, shard, held)
-        session = _Session(node, stream, opening, shard, link)
-        positions = await session.agree()
-        slot = shard.slot(opening.start, opening.end, positions=positions)
-        await session.run(await held.enter_async_context(slot), place.superseded)
+        bounds = await _agree(node, opening, shard, link)
+        slot = await held.enter_async_context(
+            shard.slot(opening.start, opening.end, positions=bounds.positions)
+        )
+        await _Session(node, stream, opening, shard, link, slot, bounds).run(seat.superseded)
 
 
 @contextmanager
@@ -84,8 +84,9 @@ def _told(opening: Opening) -> Iterator[None]:
     except SessionFailed as failure:
         _log.warning("%s: failed: %s", which, failure)
         raise
-    except BaseException:
-        _log.info("%s: ended before it was over", which)
+    except (CallerGone, anyio.get_cancelled_exc_class()):
+        # the usual end of a session to serve: a user who has what they wanted closes the stream
+        _log.info("%s: its caller closed it, or this node is stopping", which)
         raise
     _log.info("%s: over", which)
 
@@ -97,11 +98,6 @@ async def _open_next(
     if not opening.after:
         return None
     following = opening.after[0]
-
-    async def met(meeting: Meeting) -> None:
-        await node.report(meeting, "initiator", shard)
-
-    caller = Caller(node.realm, node.key, node.boot_id, shard.fingerprint, node.tls)
     try:
         endpoint = await next_endpoint(node.registry, following, shard.fingerprint, opening.purpose)
         request = Request(
@@ -112,17 +108,41 @@ async def _open_next(
             responder=following.at(endpoint),
             after=opening.after[1:],
         )
-        link = open_link(caller, request, met=met, timeout_s=node.limits.open_timeout_s)
-        return await held.enter_async_context(link)
+        return await held.enter_async_context(node.open(shard, request))
     except SessionFailed as failure:
         raise failure.seen_from_before(opening.hop + 1) from failure
+
+
+async def _agree(node: Node, opening: Opening, shard: ServedShard, link: Link | None) -> _Bounds:
+    """What every hop from this one on can do, once all of them are ready."""
+    limits = node.limits
+    positions = min(limits.positions, shard.loaded.context_length)
+    frame = shard.positions_per_frame(limits.positions_per_frame)
+    if link is None:
+        return _Bounds(positions, frame)
+    try:
+        # each hop after opens its next one meanwhile: whoever waits nearest gives up first
+        with within(limits.open_timeout_s * len(opening.after), "ready of the next hop"):
+            ready = (await link.receive("ready")).ready
+        if not ready.max_positions or not ready.max_positions_per_frame:
+            raise violation("it is ready for no positions")
+    except SessionFailed as failure:
+        raise failure.seen_from_before(opening.hop + 1) from failure
+    return _Bounds(min(positions, ready.max_positions), min(frame, ready.max_positions_per_frame))
 
 
 class _Session:
     """A session that was accepted, at a hop that has opened the next one."""
 
     def __init__(
-        self, node: Node, stream: Stream, opening: Opening, shard: ServedShard, link: Link | None
+        self,
+        node: Node,
+        stream: Stream,
+        opening: Opening,
+        shard: ServedShard,
+        link: Link | None,
+        slot: Slot,
+        bounds: _Bounds,
     ) -> None:
         self._limits = node.limits
         self._node = node
@@ -130,42 +150,14 @@ class _Session:
         self._opening = opening
         self._shard = shard
         self._link = link
+        self._slot = slot
+        self._bounds = bounds
         self._state: State = "running"
         self._digests = Digests()
-        self._sampling = False
         self._attestation: pb.Attestation | None = None
-        self._max_positions = min(node.limits.positions, shard.loaded.context_length)
-        self._max_frame = shard.positions_per_frame(node.limits.positions_per_frame)
 
-    async def agree(self) -> int:
-        """Wait until every hop after is ready; how many positions may go in."""
-        if self._link is not None:
-            wait = self._link.receive
-            # each hop after opens its next one meanwhile: whoever waits nearest gives up first
-            patience_s = self._limits.open_timeout_s * len(self._opening.after)
-            try:
-                frame = await within(patience_s, lambda: wait("ready"), "ready of the next hop")
-            except SessionFailed as failure:
-                raise self._next_failed(failure) from failure
-            self._max_positions = min(self._max_positions, frame.ready.max_positions)
-            self._max_frame = min(self._max_frame, frame.ready.max_positions_per_frame)
-        if not self._max_positions or not self._max_frame:
-            raise self._next_failed(violation("it is ready for no positions"))
-        return self._max_positions
-
-    async def _say_ready(self) -> None:
-        loaded = self._shard.loaded
-        ready = pb.SessionReady(
-            max_positions=self._max_positions,
-            max_positions_per_frame=self._max_frame,
-            end_tokens=sorted(loaded.end_tokens),
-            vocabulary=loaded.vocabulary,
-        )
-        await self._up(pb.ResponderFrame(ready=ready))
-
-    async def run(self, slot: Slot, superseded: anyio.Event) -> None:
+    async def run(self, superseded: anyio.Event) -> None:
         """Compute until the session is over. Raises SessionFailed or CallerGone."""
-        self._slot = slot
         await self._say_ready()
         send, events = anyio.create_memory_object_stream[_Event](1)
         try:
@@ -174,10 +166,21 @@ class _Session:
                 if self._link is not None:
                     tasks.start_soon(self._read_next, self._link, send)
                 tasks.start_soon(_end_when, superseded)
-                await self._work(events)
+                while self._state != "ended":
+                    await self._take(await self._next_event(events))
                 tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             raise _first_to_tell(group) from None
+
+    async def _say_ready(self) -> None:
+        loaded = self._shard.loaded
+        ready = pb.SessionReady(
+            max_positions=self._bounds.positions,
+            max_positions_per_frame=self._bounds.frame,
+            end_tokens=sorted(loaded.end_tokens),
+            vocabulary=loaded.vocabulary,
+        )
+        await self._up(pb.ResponderFrame(ready=ready))
 
     async def _read_caller(self, events: MemoryObjectSendStream[_Event]) -> None:
         most_bytes = MAX_FRAME_BYTES if self._opening.hop else MAX_SMALL_FRAME_BYTES
@@ -195,25 +198,24 @@ class _Session:
         except SessionFailed as failure:
             await events.send(_Event("next", failure))
 
-    async def _work(self, events: MemoryObjectReceiveStream[_Event]) -> None:
-        while self._state != "ended":
-            await self._take(await self._next_event(events))
-
     async def _next_event(self, events: MemoryObjectReceiveStream[_Event]) -> _Event:
         """What happens next. Of a next hop that is silent for too long that is what happens.
 
         Of several hops that wait for the same silent peer the nearest one gives up first, and names it.
         """
         limits = self._limits
-        if self._state in {"running", "reported"} and not self._sampling:
-            patience_s = limits.idle_timeout_s + _MARGIN_S * self._opening.hop
-            return await within(patience_s, events.receive, "frame of the caller")
+        if self._state in {"running", "reported"}:
+            with within(
+                limits.idle_timeout_s + _MARGIN_S * self._opening.hop, "frame of the caller"
+            ):
+                return await events.receive()
         patience_s = (
             limits.attest_timeout_s if self._state == "attesting" else limits.step_timeout_s
         )
         patience_s += _MARGIN_S * len(self._opening.after)
         try:
-            return await within(patience_s, events.receive, "frame")
+            with within(patience_s, "frame"):
+                return await events.receive()
         except SessionFailed as silence:
             return _Event("next", silence)
 
@@ -225,15 +227,15 @@ class _Session:
             await self._lose(what)
             return
         kind = what.WhichOneof("frame") or "an unknown frame"
-        is_in_turn = side == "next" or not self._sampling
-        if not is_in_turn or kind not in _EXPECTED.get((self._state, side), ()):
-            fault = violation(f"{kind} while {self._state if is_in_turn else 'a token is due'}")
+        take = _TAKEN_BY.get((self._state, side), {}).get(kind)
+        if take is None:
+            fault = violation(f"{kind} while {self._state}")
             raise fault if side == "caller" else self._next_failed(fault)
-        await getattr(self, f"_on_{side}_{kind}")(getattr(what, kind))
+        await take(self, getattr(what, kind))
 
     # -- computing -------------------------------------------------------------------------------
 
-    async def _on_caller_prompt(self, frame: pb.Prompt) -> None:
+    async def take_prompt(self, frame: pb.Prompt) -> None:
         if self._opening.hop:
             raise violation("prompt: only the first hop takes text")
         most = self._limits.prompt_characters
@@ -242,7 +244,7 @@ class _Session:
         ids = await self._call(lambda: self._shard.loaded.encode(frame.text))
         await self._up(pb.ResponderFrame(tokens=pb.Tokens(ids=ids)))
 
-    async def _on_caller_tokens(self, frame: pb.Tokens) -> None:
+    async def take_tokens(self, frame: pb.Tokens) -> None:
         if self._opening.hop:
             raise violation("tokens: only the first hop takes token ids")
         self._check_positions(frame.position, len(frame.ids))
@@ -253,7 +255,7 @@ class _Session:
         step = await self._call(lambda: self._slot.forward_tokens(ids, sample=frame.sample))
         await self._put_out(step, frame.position, len(ids), sample=frame.sample)
 
-    async def _on_caller_activations(self, frame: pb.Activations) -> None:
+    async def take_activations(self, frame: pb.Activations) -> None:
         if not self._opening.hop:
             raise violation("activations: the first hop takes token ids")
         self._check_positions(frame.position, frame.count)
@@ -270,16 +272,16 @@ class _Session:
         at = self._slot.position
         if position != at:
             raise violation(f"position {position}, expected {at}: a frame was lost or repeated")
-        if not 0 < count <= self._max_frame:
-            raise violation(f"{count} positions in a frame, expected 1 to {self._max_frame}")
-        if at + count > self._max_positions:
+        if not 0 < count <= self._bounds.frame:
+            raise violation(f"{count} positions in a frame, expected 1 to {self._bounds.frame}")
+        if at + count > self._bounds.positions:
             raise violation(
-                f"{at + count} positions, at most {self._max_positions} may go into one session"
+                f"{at + count} positions, at most {self._bounds.positions} may go into one session"
             )
 
     async def _put_out(self, step: Step, position: int, count: int, *, sample: bool) -> None:
-        self._sampling = sample
         if self._link is not None:
+            self._state = "sampling" if sample else "running"
             self._digests.left(step.activations)
             activations = pb.Activations(
                 position=position, count=count, sample=sample, data=step.activations
@@ -297,15 +299,13 @@ class _Session:
         except NoTokenizer:
             return b""
 
-    async def _on_next_tokens(self, frame: pb.Tokens) -> None:
-        if not self._sampling:
-            raise self._next_failed(violation("a token that nobody asked for"))
+    async def take_next_token(self, frame: pb.Tokens) -> None:
         if len(frame.ids) != 1 or frame.ids[0] >= self._shard.loaded.vocabulary:
             raise self._next_failed(violation("a token that is none"))
         await self._return_token(frame.ids[0], frame.text)
 
     async def _return_token(self, token: int, text: bytes) -> None:
-        self._sampling = False
+        self._state = "running"
         self._digests.generated(token)
         tokens = pb.Tokens(position=self._slot.position, ids=[token], text=text)
         await self._up(pb.ResponderFrame(tokens=tokens))
@@ -320,14 +320,14 @@ class _Session:
 
     # -- what was seen ---------------------------------------------------------------------------
 
-    async def _on_caller_finish(self, frame: pb.SessionFinish) -> None:
+    async def take_finish(self, frame: pb.SessionFinish) -> None:
         if self._link is None:
             await self._report(())
         else:
             self._state = "finishing"
             await self._down(pb.CallerFrame(finish=frame))
 
-    async def _on_next_reports(self, frame: pb.HopReports) -> None:
+    async def take_reports(self, frame: pb.HopReports) -> None:
         await self._report(tuple(frame.reports))
 
     async def _report(self, after: tuple[pb.HopReport, ...]) -> None:
@@ -343,7 +343,7 @@ class _Session:
         self._state = "reported"
         await self._up(pb.ResponderFrame(reports=pb.HopReports(reports=(ours, *after))))
 
-    async def _on_caller_evidence(self, frame: pb.Evidence) -> None:
+    async def take_evidence(self, frame: pb.Evidence) -> None:
         """Pass the driver's account on, and judge it here meanwhile."""
         self._state = "attesting"
         await self._down(pb.CallerFrame(evidence=frame))
@@ -354,7 +354,7 @@ class _Session:
         if self._link is None:
             await self._attested(())
 
-    async def _on_next_attestations(self, frame: pb.Attestations) -> None:
+    async def take_attestations(self, frame: pb.Attestations) -> None:
         self._check_hops([attestation.hop for attestation in frame.attestations])
         await self._attested(tuple(frame.attestations))
 
@@ -386,13 +386,28 @@ class _Session:
         return failure.seen_from_before(self._opening.hop + 1)
 
     async def _up(self, frame: pb.ResponderFrame) -> None:
-        send = self._stream.send
-        await within(self._limits.step_timeout_s, lambda: send(frame), "room to answer")
+        with within(self._limits.step_timeout_s, "room to answer"):
+            await self._stream.send(frame)
 
     async def _down(self, frame: pb.CallerFrame) -> None:
         if self._link is not None:
-            send = self._link.send
-            await within(self._limits.step_timeout_s, lambda: send(frame), "room to go on")
+            with within(self._limits.step_timeout_s, "room to go on"):
+                await self._link.send(frame)
+
+
+_TAKEN_BY: dict[tuple[State, Side], dict[str, Callable[[_Session, Any], Awaitable[None]]]] = {
+    ("running", "caller"): {
+        "prompt": _Session.take_prompt,
+        "tokens": _Session.take_tokens,
+        "activations": _Session.take_activations,
+        "finish": _Session.take_finish,
+    },
+    ("sampling", "next"): {"tokens": _Session.take_next_token},
+    ("finishing", "next"): {"reports": _Session.take_reports},
+    ("reported", "caller"): {"evidence": _Session.take_evidence},
+    ("attesting", "next"): {"attestations": _Session.take_attestations},
+}
+"""Which frames may come, by state and from whom, and what takes each. Nothing else may come."""
 
 
 async def _end_when(superseded: anyio.Event) -> NoReturn:

@@ -12,7 +12,6 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 from typing import Any
 
 import anyio
@@ -30,6 +29,7 @@ from meshnet_node.recipe_identity import (
     CompatibilityFingerprint,
     RouteMismatch,
     check_handshake,
+    handshake_error,
 )
 from meshnet_node.session.failure import SessionFailed, violation
 from meshnet_node.session.opening import PURPOSES, Purpose, RouteHop
@@ -131,16 +131,10 @@ async def open_link(
         channel = open_channel(Endpoint.parse(where), caller.tls)
     except ValueError as error:
         raise SessionFailed(pb.ERROR_CODE_UNAVAILABLE, str(error)) from error
-    call: Any = channel.stream_stream(
-        METHOD, request_serializer=pb.CallerFrame.SerializeToString, response_deserializer=None
-    )()
-    link = Link(call, where)
-    try:
-        shake = partial(_shake_hands, link, caller, request, met)
-        await within(timeout_s, shake, f"session from {where}")
+    async with _linked(channel, where) as link:
+        with within(timeout_s, f"session from {where}"):
+            await _shake_hands(link, caller, request, met)
         yield link
-    finally:
-        await _close(link, channel)
 
 
 async def ask_key(endpoint: str, tls: Tls | None, *, timeout_s: float = OPEN_TIMEOUT_S) -> str:
@@ -148,20 +142,24 @@ async def ask_key(endpoint: str, tls: Tls | None, *, timeout_s: float = OPEN_TIM
 
     Raises SessionFailed, and ValueError for what is no endpoint.
     """
-    channel = open_channel(Endpoint.parse(endpoint), tls)
-    call: Any = channel.stream_stream(METHOD, response_deserializer=None)()
-    link = Link(call, endpoint)
+    async with _linked(open_channel(Endpoint.parse(endpoint), tls), endpoint) as link:
+        with within(timeout_s, f"challenge from {endpoint}"):
+            return (await link.receive("challenge")).challenge.key
+
+
+@asynccontextmanager
+async def _linked(channel: grpc.aio.Channel, where: str) -> AsyncIterator[Link]:
+    """A stream on a channel of its own, both closed at the end."""
+    call: Any = channel.stream_stream(
+        METHOD, request_serializer=pb.CallerFrame.SerializeToString, response_deserializer=None
+    )()
+    link = Link(call, where)
     try:
-        wait = partial(link.receive, "challenge")
-        return (await within(timeout_s, wait, f"challenge from {endpoint}")).challenge.key
+        yield link
     finally:
-        await _close(link, channel)
-
-
-async def _close(link: Link, channel: grpc.aio.Channel) -> None:
-    with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
-        await link.close()
-        await channel.close()
+        with anyio.move_on_after(_CLOSE_TIMEOUT_S, shield=True):
+            await link.close()
+            await channel.close()
 
 
 async def _shake_hands(link: Link, caller: Caller, request: Request, met: Met | None) -> None:
@@ -205,11 +203,9 @@ async def _shake_hands(link: Link, caller: Caller, request: Request, met: Met | 
         )
     if met is not None:
         await met(Meeting(terms, said.fingerprint, mismatches))
-    if mismatches:
-        raise SessionFailed(
-            pb.ERROR_CODE_FINGERPRINT_MISMATCH,
-            "; ".join(mismatch.describe() for mismatch in mismatches),
-        ) from refusal
+    error = handshake_error(mismatches)
+    if error is not None:
+        raise SessionFailed(error.code, error.detail) from refusal
 
 
 def _open(caller: Caller, request: Request, terms: SessionTerms, nonce: bytes) -> pb.SessionOpen:

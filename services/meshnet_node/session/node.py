@@ -6,7 +6,7 @@ object: which sessions there have been (`epochs`), and the newest result of ever
 
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol, TypeVar, overload
 
 import anyio
@@ -22,7 +22,7 @@ from meshnet_node.backends import LoadedShard, Slot
 from meshnet_node.handshake import Results, Role, result
 from meshnet_node.recipe_identity import ShardIdentity
 from meshnet_node.session.epochs import Epochs
-from meshnet_node.session.link import Meeting
+from meshnet_node.session.link import Caller, Link, Meeting, Request, open_link
 from meshnet_node.session.transport import MAX_FRAME_DATA_BYTES, Tls
 
 _T = TypeVar("_T")
@@ -119,6 +119,15 @@ class Node(Struct, kw_only=True):
     monotonic_s: Callable[[], float] = time.monotonic
     results: Results = field(default_factory=Results)
     epochs: Epochs = field(default_factory=Epochs)
+
+    def open(self, shard: ServedShard, request: Request) -> AbstractAsyncContextManager[Link]:
+        """Open a session at a neighbour with one of our shards; what came of meeting is reported."""
+
+        async def met(meeting: Meeting) -> None:
+            await self.report(meeting, "initiator", shard)
+
+        caller = Caller(self.realm, self.key, self.boot_id, shard.fingerprint, self.tls)
+        return open_link(caller, request, met=met, timeout_s=self.limits.open_timeout_s)
 
     async def report(self, meeting: Meeting, role: Role, shard: ServedShard) -> None:
         """Publish what came of a handshake, unless it was said before."""

@@ -13,7 +13,7 @@ from meshnet_events.facts import recipe_key
 from meshnet_events.queries import ClaimAnswer, ClaimQuery, NodeQuery
 from meshnet_node.handshake import Refused
 from meshnet_node.session.failure import SessionFailed
-from meshnet_node.session.link import Caller, Meeting, Request, open_link
+from meshnet_node.session.link import Request
 from meshnet_node.session.node import Node
 from meshnet_node.session.opening import RouteHop
 
@@ -33,10 +33,6 @@ async def try_again(node: Node, refused: Refused) -> None:
     if claim is None or claim.start is None or claim.end is None:
         return
 
-    async def met(meeting: Meeting) -> None:
-        await node.report(meeting, "initiator", shard)
-
-    caller = Caller(node.realm, node.key, node.boot_id, shard.fingerprint, node.tls)
     request = Request(
         purpose="handshake",
         route_session_id=str(uuid.uuid4()),
@@ -52,7 +48,7 @@ async def try_again(node: Node, refused: Refused) -> None:
         ),
     )
     try:
-        async with open_link(caller, request, met=met, timeout_s=node.limits.open_timeout_s):
+        async with node.open(shard, request):
             _log.info("%s accepts us again", claim.node)
     except (SessionFailed, OutboxError, Unreachable) as failure:
         _log.info("%s was met again: %s", claim.node, failure)

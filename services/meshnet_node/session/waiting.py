@@ -1,18 +1,18 @@
 """Waiting with a bound: nothing in a session waits for ever."""
 
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import anyio
 
 from meshnet_node.session.failure import SessionFailed
 from meshnet_proto import shard_runtime_pb2 as pb
 
-_T = TypeVar("_T")
 
-
-async def within(timeout_s: float, wait: Callable[[], Awaitable[_T]], what: str) -> _T:
-    """What `wait` gives. Raises SessionFailed (`TIMED_OUT`, naming `what`) when it takes longer."""
-    with anyio.move_on_after(timeout_s):
-        return await wait()
-    raise SessionFailed(pb.ERROR_CODE_TIMED_OUT, f"no {what} within {timeout_s:g} s")
+@contextmanager
+def within(timeout_s: float, what: str) -> Iterator[None]:
+    """Raise SessionFailed (`TIMED_OUT`, naming `what` was waited for) when this takes longer."""
+    with anyio.move_on_after(timeout_s) as scope:
+        yield
+    if scope.cancelled_caught:
+        raise SessionFailed(pb.ERROR_CODE_TIMED_OUT, f"no {what} within {timeout_s:g} s")

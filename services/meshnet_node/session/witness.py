@@ -34,7 +34,7 @@ async def decide(
         if against:
             return declined(opening.hop, "; ".join(against))
         word = attestation(part, evidence)
-        if not node.epochs.may_attest(*opening.session):
+        if not node.epochs.attest_once(*opening.session):
             return declined(opening.hop, "this node attested this session and epoch before")
         handed = await node.record.hand(word)
     except (ValueError, OutboxError) as error:
