@@ -1,4 +1,4 @@
-"""Generate the code of `shard_runtime.proto`: messages, service, and the stubs of both.
+"""Generate the messages of `shard_runtime.proto`, and their stub.
 
     python -m meshnet_proto.generate          write it beside the .proto file
     python -m meshnet_proto.generate --check  exit 1 and name the files that differ; write nothing
@@ -17,12 +17,7 @@ from importlib import resources
 from pathlib import Path
 
 PROTO = "meshnet_proto/shard_runtime.proto"
-GENERATED = (
-    "shard_runtime_pb2.py",
-    "shard_runtime_pb2.pyi",
-    "shard_runtime_pb2_grpc.py",
-    "shard_runtime_pb2_grpc.pyi",
-)
+GENERATED = ("shard_runtime_pb2.py", "shard_runtime_pb2.pyi")
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -33,17 +28,14 @@ def generate(directory: Path) -> dict[str, str]:
     Raises ImportError without grpcio-tools and RuntimeError when the compiler refuses.
     """
     protoc = importlib.import_module("grpc_tools.protoc")  # it has no type information
-    stubs = Path(sys.executable).parent
+    stubs = Path(sys.executable).with_name("protoc-gen-mypy")
     arguments = [
         "protoc",
         f"--proto_path={_PACKAGE.parent}",
         f"--proto_path={resources.files('grpc_tools') / '_proto'}",
-        f"--plugin=protoc-gen-mypy={stubs / 'protoc-gen-mypy'}",
-        f"--plugin=protoc-gen-mypy_grpc={stubs / 'protoc-gen-mypy_grpc'}",
+        f"--plugin=protoc-gen-mypy={stubs}",
         f"--python_out={directory}",
         f"--mypy_out=quiet:{directory}",
-        f"--grpc_python_out={directory}",
-        f"--mypy_grpc_out=quiet,only_async:{directory}",
         PROTO,
     ]
     status = protoc.main(arguments)

@@ -3,6 +3,9 @@
 import shutil
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 import meshnet_proto
 from meshnet_proto import generate, shard_runtime_pb2
@@ -55,7 +58,7 @@ def test_messages_are_those_of_the_contract():
         "catalogue_version",
     ]
     assert shapes["ShardRange"] == ["start", "end"]
-    assert shapes["ShardError"] == ["code", "detail", "retryable"]
+    assert shapes["ShardError"] == ["code", "detail", "retryable", "responder", "hop"]
 
 
 def test_an_error_code_that_was_not_set_is_unspecified():
@@ -65,3 +68,13 @@ def test_an_error_code_that_was_not_set_is_unspecified():
 
 def test_versions_are_integers_from_one_on():
     assert (meshnet_proto.BUNDLE_VERSION, meshnet_proto.SCHEMA_VERSION) == (1, 1)
+
+
+@pytest.mark.parametrize("command", ["build", "lint"])
+def test_the_contract_is_clean_to_buf(command, require):
+    require("buf")
+    buf = Path(sys.executable).with_name("buf")
+    done = subprocess.run(
+        [buf, command], cwd=generate._PACKAGE.parent, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

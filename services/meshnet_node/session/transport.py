@@ -16,9 +16,10 @@ import grpc.aio
 from msgspec import Struct
 
 from meshnet_events.forms import is_endpoint
+from meshnet_proto import shard_runtime_pb2 as pb
 
-METHOD = "/meshnet.shard.v1.ShardRuntime/Session"
-SERVICE = "meshnet.shard.v1.ShardRuntime"
+SERVICE = pb.DESCRIPTOR.services_by_name["ShardRuntime"].full_name
+METHOD = f"/{SERVICE}/Session"
 
 MAX_FRAME_BYTES = 8 * 1024 * 1024
 """Most bytes of one frame; more ends the stream before it is read."""
