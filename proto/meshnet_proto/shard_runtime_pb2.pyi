@@ -23,7 +23,8 @@ opens the next, so every stream has two ends: a *caller* (the driver, or the hop
 
 A session ends after Attestations, when either side closes the stream, or with ShardError, which
 is always the responder's last frame. The order above is the only one; Tokens and Activations may
-come many times. A caller may close the stream whenever it likes: everything is freed then.
+come many times. A caller may close the stream whenever it likes, and one that serves a user does so
+when it has its tokens: everything is freed then.
 
 Rules: an identity on this wire is a claim to be compared, never a value to be adopted; a member
 that is absent is an empty text, which no identity accepts, so leaving one out is a refusal and
@@ -348,7 +349,7 @@ Global___NextHop: _TypeAlias = NextHop  # noqa: Y015
 
 @_typing.final
 class SessionOpen(_message.Message):
-    """The caller's first frame. The proof is made by `key` as described in meshnet_events.session."""
+    """The caller's first frame. The proof is made by `key`, over what docs/reference/session.md says."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -607,7 +608,7 @@ Global___SessionFinish: _TypeAlias = SessionFinish  # noqa: Y015
 
 @_typing.final
 class HopReport(_message.Message):
-    """What one hop saw, in SHA-256 (64 lowercase hex digits) as the fact forward.attested defines them."""
+    """What one hop saw, in SHA-256 (64 lowercase hex digits): docs/reference/session.md, "The digests"."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
