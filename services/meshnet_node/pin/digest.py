@@ -1,16 +1,18 @@
-"""SHA-256 of model files: streamed, and remembered by path, size, mtime and inode.
+"""SHA-256 of model files: streamed, and remembered by path, size, times and inode.
 
 The cache is one JSON file in the user's cache folder (`meshnet/digests.json`), path to what was
 hashed there:
 
-    {"version":1,"digests":{"/models/a.gguf":{"stamp":[253,1700000000000000000,42],"sha256":"5f…"}}}
+    {"version":2,"digests":{"/models/a.gguf":{"stamp":[253,1700000000000000000,1700000000000000000,42],
+                                              "sha256":"5f…"}}}
 
 Rules
 
 - It only ever saves time: unreadable, damaged or from another version, it is ignored and written
   anew; a folder that cannot be written to costs the saving, not the pin.
-- It cannot tell a file that was altered in place with its mtime put back; `cache=False` asks the
-  bytes themselves. A file written to in the last two seconds is not remembered, because another
+- Times are when the bytes were written to (mtime) and when anything of the file changed (ctime), which
+  nobody can put back short of the machine's clock. What a failing disk does to bytes shows in neither;
+  `cache=False` asks the bytes themselves. A file written to in the last two seconds is not remembered, because another
   write could still leave the same mtime (file systems count in ticks of up to that long).
 - Two processes at once may each forget what the other has just learnt; neither sees half a file.
 """
@@ -57,7 +59,7 @@ class _Entry(Struct, frozen=True):
 
 
 class _Cache(Struct):
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     digests: dict[str, _Entry] = {}
 
 

@@ -73,6 +73,7 @@ class Stamp(NamedTuple):
 
     size_bytes: int
     mtime_ns: int
+    ctime_ns: int
     inode: int
 
 
@@ -160,7 +161,7 @@ class GgufFile:
     def _stamp(self) -> Stamp:
         with refusing_os_errors(self.path, "reading it"):
             found = os.fstat(self._stream.fileno())
-        return Stamp(found.st_size, found.st_mtime_ns, found.st_ino)
+        return Stamp(found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
 
     def check_unchanged(self) -> None:
         """Raise `PinError` if the file was written to since it was opened."""
