@@ -1,9 +1,10 @@
-"""What tests on a real nats-server have in common: a client, records, hostile bytes, waiting.
+"""What tests on a real nats-server have in common: a client, records, hostile bytes, waiting, tasks.
 
 The server and the realm are fixtures of `tests/integration/conftest.py`.
 """
 
 import time
+from contextlib import asynccontextmanager
 
 import anyio
 
@@ -19,7 +20,12 @@ BOOT = "3769e4f9-5b0f-4b7e-9a57-2e0c2f6a1d11"
 
 async def client(server, **options):
     """Connect to a local server, and soon again when it was away."""
-    return await connect(server.url, name="test", reconnect_wait_s=0.05, **options)
+    return await client_at(server.url, **options)
+
+
+async def client_at(url, **options):
+    """Connect to a server that another process runs."""
+    return await connect(url, name="test", reconnect_wait_s=0.05, **options)
 
 
 def withdrawn(reason="over"):
@@ -51,3 +57,18 @@ async def until(condition, seconds=5.0):
     while not condition():
         assert time.monotonic() < deadline, "waited in vain"
         await anyio.sleep(0.01)
+
+
+@asynccontextmanager
+async def alongside():
+    """Tasks beside a test's body, which end when it has ended.
+
+    Whoever cancels their group while the body runs cancels the body with them: it would stop at its
+    next await, before what it asserts, and pass. Here that fails.
+    """
+    is_through = False
+    async with anyio.create_task_group() as tasks:
+        yield tasks
+        is_through = True
+        tasks.cancel_scope.cancel()
+    assert is_through, "the body was cancelled with the tasks beside it: not all of it has run"

@@ -4,9 +4,11 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 MESHNET = [sys.executable, "-m", "meshnet_cli"]
@@ -31,8 +33,8 @@ class Ran:
 class Cli:
     """Runs commands in one directory, with nothing of the user's own around them."""
 
-    def __init__(self, home: Path) -> None:
-        self.home = home
+    def __init__(self, home: Path, *, timeout_s: float = _TIMEOUT_S) -> None:
+        self.home, self.timeout_s = home, timeout_s
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("MESHNET_")}
         inherited.pop("FORCE_COLOR", None)
         self.env = inherited | {
@@ -52,7 +54,7 @@ class Cli:
             env=self.env | env,
             capture_output=True,
             text=True,
-            timeout=_TIMEOUT_S,
+            timeout=self.timeout_s,
             check=False,
         )
         ran = Ran(arguments, done.returncode, done.stdout, done.stderr)
@@ -75,15 +77,38 @@ class Cli:
     def up(self, *arguments):
         """`meshnet up`, started and up. Its JSON and the process."""
         process = self.start("up", "--dir", "realm", "-o", "ndjson", *arguments)
-        deadline = time.monotonic() + _TIMEOUT_S
-        while not (text := (self.home / "up.out").read_text()).endswith("\n"):
-            assert process.poll() is None, (self.home / "up.err").read_text()
-            assert time.monotonic() < deadline, "meshnet up did not come up"
-            time.sleep(0.02)
-        assert not _SEED.search(text), "a seed was printed"
-        said = json.loads(text)
+        try:
+            deadline = time.monotonic() + _TIMEOUT_S
+            while not (text := (self.home / "up.out").read_text()).endswith("\n"):
+                assert process.poll() is None, (self.home / "up.err").read_text()
+                assert time.monotonic() < deadline, "meshnet up did not come up"
+                time.sleep(0.02)
+            assert not _SEED.search(text), "a seed was printed"
+            said = json.loads(text)
+        except BaseException:
+            end(process)
+            raise
         self.env["MESHNET_PROFILE"] = said["profile"]
         return said, process
+
+
+@contextmanager
+def realm_up(home, *arguments):
+    """The realm `lab`, up, and the command line that knows it."""
+    cli = Cli(home)
+    cli.said, process = cli.up("--realm", "lab", *arguments)
+    try:
+        yield cli
+    finally:
+        code = end(process)
+    assert code == 0
+
+
+def free_port():
+    """A port of this machine that nobody had a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def end(process, how=signal.SIGTERM):

@@ -7,10 +7,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 # read when numpy is first imported: tests share the machine, and two threads that wait for each other
 # are slower than one
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+# how long an example takes is the machine's matter, and it is shared; another profile is chosen with
+# --hypothesis-profile
+settings.register_profile("meshnet", parent=settings.default, deadline=None)
+settings.load_profile("meshnet")
 
 
 @pytest.fixture(scope="session")

@@ -1,23 +1,17 @@
 """Real node processes over a small real model: cut, enrolled, served, killed, as their owners would."""
 
+import itertools
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 
-from cli_kit import MESHNET, end
+from cli_kit import MESHNET, end, free_port
 from meshnet_node.backends.reference.tiny import write_tiny_llama
 
 LAYERS = 6
 _PATIENCE_S = 40
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Served:
@@ -50,25 +44,31 @@ class Served:
         return self.process.wait(_PATIENCE_S)
 
 
-class Nodes:
-    """The nodes of one realm that is up."""
+_numbers = itertools.count()
 
-    def __init__(self, cli):
-        self.cli = cli
+
+class Nodes:
+    """Nodes of a realm that is up. Their model and labels are theirs alone, and so is their recipe."""
+
+    def __init__(self, cli, home):
+        self.cli, self.home, self.number = cli, home, next(_numbers)
         self.keys = {}
         self.running = []
-        self.model = cli.home / "tiny.gguf"
-        write_tiny_llama(self.model, layers=LAYERS)
-        self.manifest = cli.home / "recipes.toml"
+        self.model = home / "tiny.gguf"
+        write_tiny_llama(self.model, layers=LAYERS, seed=self.number)
+        self.manifest = home / "recipes.toml"
         cli(
             "node", "manifest", self.model, "--backend", "reference-numpy",
             "--output", self.manifest,
         )  # fmt: skip
 
+    def label(self, name):
+        return f"{name}-{self.number}"
+
     def enrol(self, name, *, group=""):
-        folder = self.cli.home / name
+        folder = self.home / name
         self.keys[name] = self.cli(
-            "node", "init", "--dir", folder, "--label", name, "-o", "json"
+            "node", "init", "--dir", folder, "--label", self.label(name), "-o", "json"
         ).json["node"]
         self.cli("admin", "node", "enrol", folder, "--group", group or name)
 
@@ -77,17 +77,17 @@ class Nodes:
         port = port or free_port()
         host = () if host is None else ("--declared-host", host)
         number = len(self.running)
-        out, err = (self.cli.home / f"{name}-{number}.{end}" for end in ("out", "err"))
+        out, err = (self.home / f"{name}-{number}.{end}" for end in ("out", "err"))
         arguments = (
             "node", "serve", self.model, "--manifest", self.manifest, "--layers", layers,
-            "--dir", directory or self.cli.home / name, "--ask-every", 1, "-o", "ndjson", *host,
+            "--dir", directory or self.home / name, "--ask-every", 1, "-o", "ndjson", *host,
             *(options if "--endpoint" in options else
               ("--endpoint", f"grpc://127.0.0.1:{port}", *options)),
         )  # fmt: skip
         with out.open("w") as stdout, err.open("w") as stderr:
             process = subprocess.Popen(
                 [*MESHNET, *map(str, arguments)],
-                cwd=self.cli.home,
+                cwd=self.home,
                 env=self.cli.env | {"OPENBLAS_NUM_THREADS": "1"},
                 stdout=stdout,
                 stderr=stderr,
@@ -110,12 +110,19 @@ class Nodes:
 
     @property
     def recipe(self):
-        (recipe,) = self.cli("recipe", "list", "-o", "json").json["recipes"]
-        return recipe
+        """The one recipe of these nodes."""
+        (key,) = {one["recipe_key"] for one in self._shards()}
+        recipes = self.cli("recipe", "list", "-o", "json").json["recipes"]
+        return next(one for one in recipes if one["recipe_key"] == key)
 
     def shard(self, name):
-        shards = self.cli("shard", "list", "-o", "json").json["shards"]
-        return next(one for one in shards if one["node"] == self.keys[name])
+        return next(one for one in self._shards() if one["node"] == self.keys[name])
 
-    def log(self, *arguments):
-        return self.cli("log", "-o", "json", *arguments).json
+    def _shards(self):
+        shards = self.cli("shard", "list", "-o", "json").json["shards"]
+        return [one for one in shards if one["node"] in self.keys.values()]
+
+    def log(self):
+        """What these nodes said, with its outcomes."""
+        records = self.cli("log", "-o", "json").json
+        return [one for one in records if one["issuer"] in self.keys.values()]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import anyio
 
-from bus_kit import ISSUER, REALM, client
+from bus_kit import ISSUER, REALM, alongside, client_at
 from meshnet_bus.api import StreamApi
 from meshnet_bus.client import closing
 from meshnet_bus.outbox import Outbox
@@ -41,11 +41,10 @@ async def running(path, nc, *, key=ISSUER, **options):
     """An outbox that sends."""
     async with (
         Outbox.open(path, nc, REALM, key, **options) as outbox,
-        anyio.create_task_group() as tasks,
+        alongside() as tasks,
     ):
         tasks.start_soon(outbox.run)
         yield outbox
-        tasks.cancel_scope.cancel()
 
 
 async def drain(path, nc, **options):
@@ -100,13 +99,7 @@ async def folded(nc):
 
 async def _main(url: str, path: str, name: str) -> None:
     """Hand facts as fast as they are taken, and tell each; the test kills this process."""
-
-    class At:
-        pass
-
-    server = At()
-    server.url = url
-    async with closing(await client(server)) as nc, running(Path(path), nc) as outbox:
+    async with closing(await client_at(url)) as nc, running(Path(path), nc) as outbox:
         print("ready", flush=True)
         if outbox.head == ChainHead():
             await outbox.hand(creation())

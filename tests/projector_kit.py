@@ -7,7 +7,7 @@ from pathlib import Path
 
 import anyio
 
-from bus_kit import client
+from bus_kit import client_at
 from meshnet_bus.client import closing
 from meshnet_bus.reader import Reader
 from meshnet_cli.bench.mix import REALM
@@ -93,13 +93,7 @@ async def whole_file(path):
 
 async def _main(url: str, path: str) -> None:
     """Project for ever; the test kills this process."""
-
-    class At:
-        pass
-
-    server = At()
-    server.url = url
-    async with closing(await client(server)) as nc, Views.open(Path(path), REALM) as views:
+    async with closing(await client_at(url)) as nc, Views.open(Path(path), REALM) as views:
         print("ready", flush=True)
         await Projector(views, nc).run()
 

@@ -12,8 +12,6 @@ import sys
 import anyio
 import msgspec
 
-sys.path.insert(0, __file__.rpartition("/")[0])
-
 from meshnet_events.envelope import canonical
 from meshnet_events.keys import EventKey
 from meshnet_events.queries import ClaimAnswer, NodeAnswer

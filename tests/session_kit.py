@@ -28,8 +28,10 @@ import grpc
 import grpc.aio
 import msgspec
 
-from meshnet_bus.publisher import Published
-from meshnet_bus.service import QueryRefused
+from backend_kit import greedy
+from bus_kit import alongside, until
+from meshnet_bus.api import Published
+from meshnet_bus.asker import QueryRefused
 from meshnet_events import facts
 from meshnet_events.facts import Fingerprint, Host, recipe_key
 from meshnet_events.keys import EventKey
@@ -419,28 +421,16 @@ async def tokens_of(route, ids, count):
 
 def whole_model(ids, count):
     """What the toy says when nothing is cut."""
-    slot = ToyShard(0, LAYERS).open(0, LAYERS)
-    found, step = [], slot.forward_tokens(ids, sample=True)
-    while len(found) < count:
-        found.append(step.token)
-        step = slot.forward_tokens((step.token,), sample=True)
-    return found
+    return [step.token for step in greedy(ToyShard(0, LAYERS).open(0, LAYERS), ids, count)]
 
 
 def u32_digest(ids):
     return hashlib.sha256(struct.pack(f"<{len(ids)}I", *ids)).hexdigest()
 
 
-async def until(holds, *, within_s=5):
-    """Wait for something that happens elsewhere and tells nobody."""
-    with anyio.fail_after(within_s):
-        while not holds():  # noqa: ASYNC110 - so there is no event to wait for
-            await anyio.sleep(0.01)
-
-
-async def freed(*parts, within_s=5):
+async def freed(*parts):
     """Wait until these nodes hold nothing any more; whatever they did, they did in turn."""
-    await until(lambda: all(part.is_idle for part in parts), within_s=within_s)
+    await until(lambda: all(part.is_idle for part in parts))
     assert [part.shard.loaded.faults for part in parts] == [[]] * len(parts)
 
 
@@ -551,57 +541,55 @@ async def stranger(lab_, part):
 class Wire:
     """A way to a node that can be cut, or go silent, while it is used. Made by `wire`."""
 
-    def __init__(self, tasks, port):
-        self._tasks, self._port = tasks, port
-        self._ends = []
-        self.endpoint = ""
-        self.flows = anyio.Event()
-        self.flows.set()
+    def __init__(self, port):
+        self._port = port
+        self._open = anyio.CancelScope()
+        self._flows = anyio.Event()
+        self._flows.set()
 
-    async def carry(self, near):
-        async with near, await anyio.connect_tcp("127.0.0.1", self._port) as far:
-            self._ends += [near, far]
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._copy, near, far)
-                await self._copy(far, near)
-                tasks.cancel_scope.cancel()
+    async def carry(self, listener):
+        """Carry what whoever connects says, and what is answered, until the way is cut."""
+        # a scope of its own: a cut must end nothing of the test that it belongs to
+        with self._open:
+            async with listener:
+                await listener.serve(self._connect)
+
+    async def _connect(self, near):
+        async with (
+            near,
+            await anyio.connect_tcp("127.0.0.1", self._port) as far,
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(self._copy, near, far)
+            await self._copy(far, near)
+            tasks.cancel_scope.cancel()
 
     async def _copy(self, source, target):
         with suppress(anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
             while True:
                 data = await source.receive()
-                await self.flows.wait()
+                await self._flows.wait()
                 await target.send(data)
 
     def silence(self):
         """Nothing gets through any more, and nobody is told."""
-        self.flows = anyio.Event()
+        self._flows = anyio.Event()
 
     def cut(self):
-        """Both ends are closed, and so is the way."""
-        self.silence()
-        self._tasks.cancel_scope.cancel()
+        """Both ends of every connection are closed, and so is the way."""
+        self._open.cancel()
 
 
 @asynccontextmanager
 async def wire(part):
     """A way to `part` of its own, which is listed as its endpoint."""
-    async with anyio.create_task_group() as outer, anyio.create_task_group() as tasks:
-        listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
-        way = Wire(tasks, int(part.endpoint.rpartition(":")[2]))
-        port = listener.extra(anyio.abc.SocketAttribute.local_port)
-        way.endpoint = part.endpoint = f"grpc://127.0.0.1:{port}"
-
-        async def listen():
-            async with listener:
-                await listener.serve(way.carry, tasks)
-
-        tasks.start_soon(listen)
-        try:
-            yield way
-        finally:
-            way.flows.set()
-            outer.cancel_scope.cancel()
+    way = Wire(int(part.endpoint.rpartition(":")[2]))
+    listener = await anyio.create_tcp_listener(local_host="127.0.0.1")
+    port = listener.extra(anyio.abc.SocketAttribute.local_port)
+    part.endpoint = f"grpc://127.0.0.1:{port}"
+    async with alongside() as tasks:
+        tasks.start_soon(way.carry, listener)
+        yield way
 
 
 class Liar(hop_module._Session):

@@ -15,7 +15,7 @@ from meshnet_events.forms import (
     SHARD_ID_PATTERN,
     UUID_PATTERN,
 )
-from meshnet_events.queries import RECIPE_PATTERN
+from meshnet_events.queries import LEAST_PREFIX, RECIPE_PATTERN
 
 REFERENCE = "#/"
 GENERATED = (
@@ -27,7 +27,7 @@ FORMS = {
     f"^{SHARD_ID_PATTERN}$": f"text, `{SHARD_ID_PATTERN}`",
     f"^{ENDPOINT_PATTERN}$": "`grpc://host:port` or `grpcs://host:port`",
     f"^{KEY_PATTERN}$": "NKey user public key (`U…`)",
-    f"^{RECIPE_PATTERN}$": "recipe key, or 8 hex digits or more of it",
+    f"^{RECIPE_PATTERN}$": f"recipe key, or {LEAST_PREFIX} hex digits or more of it",
 }
 """What a pattern asks for, in words."""
 

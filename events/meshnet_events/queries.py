@@ -12,6 +12,7 @@ evidence: who needs proof replays the log.
 |---|---|---|
 | `claim` | `ClaimQuery` | `ClaimAnswer`: the newest registration of one shard |
 | `node` | `NodeQuery` | `NodeAnswer`: who a key is in the realm, and its chain's head |
+| `head` | `HeadQuery` | `HeadAnswer`: the message in which that head is, byte for byte |
 | `plan` | `PlanQuery` | `PlanAnswer`: a route with its hops, or every obstacle |
 | `recipe` | `RecipeQuery` | `RecipeAnswer`: a recipe by its key, or by 8 hex digits or more of it |
 | `clock` | `ClockQuery` | `ClockAnswer`: the broker's time, as the stream's leader tells it |
@@ -21,7 +22,7 @@ wait. Members that are not known are refused in queries and ignored in answers, 
 learn to say more; the parts that come from facts (`fingerprint`, `host`) have exactly their members.
 
 Both sides read hostile bytes: `decode_query` and `decode_reply` never raise. Left out: how long either
-side waits, and which tracker answers (`meshnet_bus.service`).
+side waits, and which tracker answers (`meshnet_bus.service`, `meshnet_bus.asker`).
 """
 
 import re
@@ -30,6 +31,7 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
+from meshnet_events.envelope import MAX_BODY
 from meshnet_events.facts import Fingerprint, Host
 from meshnet_events.forms import (
     SHARD_ID_PATTERN,
@@ -37,30 +39,32 @@ from meshnet_events.forms import (
     Digest,
     Endpoint,
     Integer,
+    JsonObject,
     PublicKey,
     ShardId,
     Uuid,
     is_endpoint,
     is_hex,
     is_key,
+    is_object,
     is_shard_id,
     is_uuid,
 )
 
 CLAIM = "claim"
 NODE = "node"
+HEAD = "head"
 PLAN = "plan"
 RECIPE = "recipe"
 CLOCK = "clock"
-QUERY_NAMES = (CLAIM, NODE, PLAN, RECIPE, CLOCK)
 
 MAX_QUERY = 16_384
 """The most bytes that a query may have."""
-MAX_ANSWER = 61_440
-"""The most bytes that an answer may have."""
+MAX_ANSWER = MAX_BODY + 2_048
+"""The most bytes that an answer may have: it may hold a whole message, and itself be one."""
 MAX_SHARDS = 256
 LEAST_PREFIX = 8
-RECIPE_PATTERN = "[0-9a-f]{8,64}"
+RECIPE_PATTERN = f"[0-9a-f]{{{LEAST_PREFIX},64}}"
 
 NOT_FOUND = "not-found"
 AMBIGUOUS = "ambiguous"
@@ -88,62 +92,6 @@ RecipePrefix = Annotated[
 _RECIPE = re.compile(RECIPE_PATTERN)
 
 
-class Query(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """A question. `min_sequence`: not before this much of the log is folded."""
-
-    min_sequence: Count = 0
-
-
-class ClaimQuery(Query, frozen=True, kw_only=True):
-    """Ask for the newest registration of a node's shard."""
-
-    node: PublicKey
-    shard_id: ShardId
-
-    def __post_init__(self) -> None:
-        _check_key(self.node)
-        if not is_shard_id(self.shard_id):
-            raise ValueError(f"shard_id: expected {SHARD_ID_PATTERN}")
-
-
-class NodeQuery(Query, frozen=True, kw_only=True):
-    """Ask who a key is."""
-
-    node: PublicKey
-
-    def __post_init__(self) -> None:
-        _check_key(self.node)
-
-
-class PlanQuery(Query, frozen=True, kw_only=True):
-    """Ask for a route over a recipe that names no node of `exclude`.
-
-    `recipe` is its key, or 8 hex digits or more of it.
-    """
-
-    exclude: tuple[PublicKey, ...] = ()
-    purpose: Purpose
-    recipe: RecipePrefix
-
-    def __post_init__(self) -> None:
-        _check_recipe(self.recipe)
-        for node in self.exclude:
-            _check_key(node)
-
-
-class RecipeQuery(Query, frozen=True, kw_only=True):
-    """Ask for a recipe by its key, or by 8 hex digits or more of it."""
-
-    recipe: RecipePrefix
-
-    def __post_init__(self) -> None:
-        _check_recipe(self.recipe)
-
-
-class ClockQuery(Query, frozen=True, kw_only=True):
-    """Ask for the time of the broker."""
-
-
 def _check_key(text: str) -> None:
     if not is_key(text):
         raise ValueError("expected an NKey user public key (U…)")
@@ -159,6 +107,12 @@ def _check_recipe(text: str) -> None:
 def _check_form(is_right: bool, member: str) -> None:  # noqa: FBT001 - what was checked, then where
     if not is_right:
         raise ValueError(f"{member}: not of its form")
+
+
+def _check_fingerprint(fingerprint: Fingerprint | None) -> None:
+    if fingerprint is not None:
+        digests = fingerprint.model_artifact_digest + fingerprint.runtime_recipe_digest
+        _check_form(is_hex(digests), "fingerprint")
 
 
 class QueryError(Struct, frozen=True):
@@ -210,8 +164,9 @@ class NodeAnswer(Struct, frozen=True, kw_only=True):
     """Who a key is in the realm. `status` is `unknown` for one that nobody has heard of.
 
     `may_speak` is whether a node's facts from it are heard at all under the policy in force. The head
-    is that of its chain: what its next event must follow (0 and 64 zeros before the first). `shards`
-    are the ids of its live claims in order, the first `MAX_SHARDS` of them.
+    is that of its chain: what its next event must follow, and the sequence of the record that holds it
+    (0, 64 zeros and 0 before the first). `shards` are the ids of its live claims in order, the first
+    `MAX_SHARDS` of them.
     """
 
     boot_id: Uuid | None
@@ -223,11 +178,29 @@ class NodeAnswer(Struct, frozen=True, kw_only=True):
     node: PublicKey
     status: str
     shards: tuple[ShardId, ...] = ()
+    head_sequence: Count = 0
 
     def __post_init__(self) -> None:
         _check_form(all(map(is_shard_id, self.shards)), "shards")
         _check_form(self.boot_id is None or is_uuid(self.boot_id), "boot_id")
         _check_form(is_hex(self.head_digest), "head_digest")
+        _check_form(is_key(self.node), "node")
+
+
+class HeadAnswer(Struct, frozen=True, kw_only=True):
+    """The message that the next event of `node` must follow: its body, byte for byte.
+
+    It is the newest event of the node itself or, where an operator let its chain start anew, the
+    `node.enrolled` which says so: check its signature before you follow it. Before the first there is
+    none, so it is `not-found`.
+    """
+
+    body: JsonObject
+    head_sequence: Count
+    node: PublicKey
+
+    def __post_init__(self) -> None:
+        _check_form(is_object(self.body), "body")
         _check_form(is_key(self.node), "node")
 
 
@@ -294,18 +267,86 @@ class ClockAnswer(Struct, frozen=True):
     time_ns: int
 
 
-def _check_fingerprint(fingerprint: Fingerprint | None) -> None:
-    if fingerprint is not None:
-        digests = fingerprint.model_artifact_digest + fingerprint.runtime_recipe_digest
-        _check_form(is_hex(digests), "fingerprint")
-
-
-Answer = ClaimAnswer | NodeAnswer | PlanAnswer | RecipeAnswer | ClockAnswer
+Answer = ClaimAnswer | NodeAnswer | HeadAnswer | PlanAnswer | RecipeAnswer | ClockAnswer
 AnswerType = TypeVar("AnswerType", bound=Answer)
 
-QUERIES: dict[str, type[Query]] = {
+
+class Query(
+    Struct,
+    Generic[AnswerType],
+    frozen=True,
+    forbid_unknown_fields=True,
+    kw_only=True,
+    omit_defaults=True,
+):
+    """A question, by the type of its answer. `min_sequence`: not before so much is folded."""
+
+    min_sequence: Count = 0
+
+
+class ClaimQuery(Query[ClaimAnswer], frozen=True, kw_only=True):
+    """Ask for the newest registration of a node's shard."""
+
+    node: PublicKey
+    shard_id: ShardId
+
+    def __post_init__(self) -> None:
+        _check_key(self.node)
+        if not is_shard_id(self.shard_id):
+            raise ValueError(f"shard_id: expected {SHARD_ID_PATTERN}")
+
+
+class NodeQuery(Query[NodeAnswer], frozen=True, kw_only=True):
+    """Ask who a key is."""
+
+    node: PublicKey
+
+    def __post_init__(self) -> None:
+        _check_key(self.node)
+
+
+class HeadQuery(Query[HeadAnswer], frozen=True, kw_only=True):
+    """Ask for the message that the next event of a node must follow."""
+
+    node: PublicKey
+
+    def __post_init__(self) -> None:
+        _check_key(self.node)
+
+
+class PlanQuery(Query[PlanAnswer], frozen=True, kw_only=True):
+    """Ask for a route over a recipe that names no node of `exclude`.
+
+    `recipe` is its key, or 8 hex digits or more of it.
+    """
+
+    exclude: tuple[PublicKey, ...] = ()
+    purpose: Purpose
+    recipe: RecipePrefix
+
+    def __post_init__(self) -> None:
+        _check_recipe(self.recipe)
+        for node in self.exclude:
+            _check_key(node)
+
+
+class RecipeQuery(Query[RecipeAnswer], frozen=True, kw_only=True):
+    """Ask for a recipe by its key, or by 8 hex digits or more of it."""
+
+    recipe: RecipePrefix
+
+    def __post_init__(self) -> None:
+        _check_recipe(self.recipe)
+
+
+class ClockQuery(Query[ClockAnswer], frozen=True, kw_only=True):
+    """Ask for the time of the broker."""
+
+
+QUERIES: dict[str, type[Query[Any]]] = {
     CLAIM: ClaimQuery,
     NODE: NodeQuery,
+    HEAD: HeadQuery,
     PLAN: PlanQuery,
     RECIPE: RecipeQuery,
     CLOCK: ClockQuery,
@@ -313,10 +354,12 @@ QUERIES: dict[str, type[Query]] = {
 ANSWERS: dict[str, type[Struct]] = {
     CLAIM: ClaimAnswer,
     NODE: NodeAnswer,
+    HEAD: HeadAnswer,
     PLAN: PlanAnswer,
     RECIPE: RecipeAnswer,
     CLOCK: ClockAnswer,
 }
+QUERY_NAMES = tuple(QUERIES)
 
 
 class Reply(Struct, Generic[AnswerType], frozen=True, kw_only=True, omit_defaults=True):
@@ -330,23 +373,24 @@ class Reply(Struct, Generic[AnswerType], frozen=True, kw_only=True, omit_default
     error: QueryError | None = None
 
 
-_QUERY_DECODERS = {name: msgspec.json.Decoder(query) for name, query in QUERIES.items()}
-_REPLY_DECODERS: dict[type[Query], msgspec.json.Decoder[Any]] = {
-    ClaimQuery: msgspec.json.Decoder(Reply[ClaimAnswer]),
-    NodeQuery: msgspec.json.Decoder(Reply[NodeAnswer]),
-    PlanQuery: msgspec.json.Decoder(Reply[PlanAnswer]),
-    RecipeQuery: msgspec.json.Decoder(Reply[RecipeAnswer]),
-    ClockQuery: msgspec.json.Decoder(Reply[ClockAnswer]),
+_QUERY_DECODERS: dict[str, msgspec.json.Decoder[Query[Any]]] = {
+    name: msgspec.json.Decoder(query) for name, query in QUERIES.items()
+}
+_REPLY_DECODERS: dict[type[Query[Any]], msgspec.json.Decoder[Any]] = {
+    QUERIES[name]: msgspec.json.Decoder(Reply[answer])  # type: ignore[valid-type]
+    for name, answer in ANSWERS.items()
 }
 _NAMES = {query: name for name, query in QUERIES.items()}
+encode = msgspec.json.Encoder(order="sorted").encode
+"""Writes a query or a reply."""
 
 
-def name_of(query: Query) -> str:
+def name_of(query: Query[Any]) -> str:
     """What `query` is called: the last token of the subject that it goes to."""
     return _NAMES[type(query)]
 
 
-def decode_query(name: str, body: bytes) -> Query | QueryError:
+def decode_query(name: str, body: bytes) -> Query[Any] | QueryError:
     """Read a query called `name`, or say what is wrong with it. Never raises for any `body`."""
     if len(body) > MAX_QUERY:
         return QueryError(BAD_QUERY, f"more than {MAX_QUERY:,} bytes")
@@ -356,12 +400,16 @@ def decode_query(name: str, body: bytes) -> Query | QueryError:
         return QueryError(BAD_QUERY, str(error))
 
 
-def decode_reply(query: Query, body: bytes) -> Reply[Any] | None:
-    """Read what came back for `query`; None for anything that is no reply to it. Never raises."""
+def decode_reply(query: Query[AnswerType], body: bytes) -> Reply[AnswerType] | str:
+    """Read what came back for `query`, or say why that is no reply to it. Never raises."""
     if len(body) > MAX_ANSWER:
-        return None
+        return f"more than {MAX_ANSWER:,} bytes"
     try:
-        reply: Reply[Any] = _REPLY_DECODERS[type(query)].decode(body)
-    except (msgspec.MsgspecError, RecursionError):
-        return None  # the latter: a member that is not known nests deep
-    return reply if (reply.answer is None) != (reply.error is None) else None
+        reply: Reply[AnswerType] = _REPLY_DECODERS[type(query)].decode(body)
+    except msgspec.MsgspecError as error:
+        return str(error)
+    except RecursionError:
+        return "it nests too deep"
+    if (reply.answer is None) == (reply.error is None):
+        return "expected either an answer or an error"
+    return reply

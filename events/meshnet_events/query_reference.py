@@ -3,6 +3,8 @@
 Members, forms, bounds and codes are read from `queries`; only the sentences around are written here.
 """
 
+from typing import Any
+
 import msgspec
 
 from meshnet_events import queries, subjects
@@ -25,7 +27,6 @@ from meshnet_events.queries import (
 
 _REALM = "lab"
 _SEQUENCE = 41
-_encode = msgspec.json.Encoder(order="sorted").encode
 
 
 def queries_page() -> str:
@@ -79,6 +80,7 @@ def _exchange() -> str:
         group="",
         head_digest="5" * 64,
         head_issuerseq=1,
+        head_sequence=40,
         label="first",
         may_speak=True,
         node=node,
@@ -86,13 +88,13 @@ def _exchange() -> str:
         shards=("main",),
     )
     error = QueryError(NOT_FOUND, f"{node} never registered a shard spare")
-    exchanges: tuple[tuple[queries.Query, Reply[NodeAnswer]], ...] = (
+    exchanges: tuple[tuple[queries.Query[Any], Reply[NodeAnswer]], ...] = (
         (NodeQuery(node=node), Reply(sequence=_SEQUENCE, answer=answer)),
         (ClaimQuery(node=node, shard_id="spare"), Reply(sequence=_SEQUENCE, error=error)),
     )
     return "\n\n".join(
         f"{subjects.query(_REALM, queries.name_of(query))}\n"
-        f"{_encode(query).decode()}\n-> {_encode(reply).decode()}"
+        f"{queries.encode(query).decode()}\n-> {queries.encode(reply).decode()}"
         for query, reply in exchanges
     )
 

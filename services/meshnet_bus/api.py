@@ -39,6 +39,18 @@ class ApiError(Exception):
         self.description = description
 
 
+class Published(Struct, frozen=True):
+    """Where an event is in the stream, and the event's digest.
+
+    `duplicate` means, as in JetStream's own acknowledgements, that it had been stored before: an
+    earlier attempt's acknowledgement was lost.
+    """
+
+    sequence: int
+    digest: str
+    duplicate: bool
+
+
 class _Error(Struct, frozen=True):
     code: int
     err_code: int = 0

@@ -18,9 +18,9 @@ import msgspec
 from msgspec import Struct
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
-from nats.errors import Error as NatsError
 
 from meshnet_bus.client import SafeClient
+from meshnet_bus.replies import respond
 
 SERVICE = "meshnet-tracker"
 VERSION = "1.0.0"
@@ -28,7 +28,6 @@ VERSION = "1.0.0"
 _DESCRIPTION = "Verdicts of the registry: docs/reference/queries.md"
 _PREFIX = "$SRV"
 _TYPE = "io.nats.micro.v1"
-_encode = msgspec.json.Encoder(order="sorted").encode
 
 
 class EndpointStats(Struct):
@@ -102,10 +101,8 @@ class Discovery:
 
     def _teller(self, document: Callable[[], _Ping]) -> Callable[[Msg], Awaitable[None]]:
         async def tell(message: Msg) -> None:
-            try:
-                await message.respond(_encode(document()))
-            except (NatsError, OSError):
-                return  # nowhere to answer, or no connection: it is asked again
+            body = msgspec.json.encode(document(), order="sorted")
+            await respond(self._nc, message.reply, body)
 
         return tell
 

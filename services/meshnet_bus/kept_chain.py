@@ -26,10 +26,21 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from meshnet_bus.api import StreamApi
+from meshnet_bus.backoff import Backoff
 from meshnet_bus.client import Unreachable
 from meshnet_bus.outbox_file import Acknowledged, OutboxError, OutboxFile, corrupted
-from meshnet_bus.place import AskHead, OwnEvents, Standing, Verdict, judge
-from meshnet_bus.publisher import KeyInUse, PlaceLost, confirm_place, recover_place
+from meshnet_bus.place import (
+    AskHead,
+    KeyInUse,
+    OwnEvents,
+    PlaceLost,
+    Standing,
+    Verdict,
+    confirm_place,
+    judge,
+    way_on,
+)
+from meshnet_bus.recovery import recover_place
 from meshnet_events.envelope import ChainHead, SignedEvent
 
 _LOOKS = 3
@@ -190,9 +201,10 @@ class KeptChain:
 
     async def _furthest(self, expected: int) -> _Shown:
         furthest = _Shown(None, 0)
+        backoff = Backoff(_LOOK_PAUSE_S, _LOOK_PAUSE_S, chance=self._chance)
         for look in range(_LOOKS):
             if look:
-                await anyio.sleep(_LOOK_PAUSE_S * (0.5 + self._chance(1)[0] / 256))
+                await backoff.pause()
             record = await self._api.last_record_of(self._own.issuer)
             place = ChainHead() if record is None else self._own.place_of(record.body)
             sequence = 0 if record is None else record.sequence
@@ -206,6 +218,7 @@ class KeptChain:
 
     async def _reconcile(self, shown: _Shown) -> None:
         place, verdict = shown.place, Verdict.GAP
+        where = f"sequence {shown.sequence} holds"
         if place is not None:
             verdict = await self._judge(place, shown.sequence)
         elif self._ask_head is None:
@@ -213,13 +226,14 @@ class KeptChain:
             return
         if verdict is Verdict.GAP and self._ask_head is not None:
             body = await self._ask_head(shown.sequence)
-            place = confirm_place(self._own, body, place or ChainHead())
-            verdict = await self._judge(place, shown.sequence)
+            tip = self.known.tip.issuerseq
+            place = confirm_place(self._own, body, place or ChainHead(), tip=tip, kept=self.path)
+            verdict, where = await self._judge(place, shown.sequence), "a tracker's word is for"
         seen = 0 if place is None else place.issuerseq
         if verdict is Verdict.GAP:
             raise PlaceLost(self._tell_gap(seen))
         if verdict is Verdict.FORKED:
-            raise KeyInUse(self._tell_fork(seen, shown.sequence))
+            raise KeyInUse(self._tell_fork(seen, where))
 
     async def _judge(self, place: ChainHead, sequence: int) -> Verdict:
         """Judge the place that the stream shows, and follow it where that is right."""
@@ -259,18 +273,17 @@ class KeptChain:
         return (
             f"the last event of {self._own.issuer} that the stream shows is {seen}, "
             f"{standing.stored.issuerseq} was acknowledged, and {self.path} keeps none before "
-            f"{standing.origin.issuerseq + 1}: the realm lost more than can be sent again. Ask an "
-            f"operator to enrol this key again with chain_from {standing.tip.issuerseq + 1} or more, "
-            f"then move {self.path}* away"
+            f"{standing.origin.issuerseq + 1}: the realm lost more than can be sent again. To go on, "
+            f"{way_on(standing.tip.issuerseq, self.path)}"
         )
 
-    def _tell_fork(self, seen: int, sequence: int) -> str:
+    def _tell_fork(self, seen: int, where: str) -> str:
         standing = self.known
         return (
-            f"sequence {sequence} holds an event {seen} of {self._own.issuer} that is not in "
-            f"{self.path} (up to {standing.tip.issuerseq}, {standing.pending} of them pending): "
-            "another process has this key, or this file is an older copy of itself. Nothing was "
-            f"sent. Stop the other process; if there was none, move {self.path}* away: the place is "
-            "then taken from the stream, and what is pending is given up. If neither is yours, the "
-            "key was stolen"
+            f"{where} an event {seen} of {self._own.issuer} that is not in {self.path} (up to "
+            f"{standing.tip.issuerseq}, {standing.pending} of them pending): another process has this "
+            "key, an operator let its chain start anew, or this file is an older copy of itself. "
+            f"Nothing was sent. Stop the other process; if there was none, move {self.path}* away: "
+            "the place is then taken from the stream or a tracker, and what is pending is given up. "
+            "If it is none of these, the key was stolen: ask an operator to suspend it"
         )

@@ -30,12 +30,12 @@ from typing import Self
 import anyio
 from msgspec import Struct
 
-from meshnet_bus.api import API_PREFIX, ApiError, StreamApi
+from meshnet_bus.api import API_PREFIX, ApiError, Published, StreamApi
+from meshnet_bus.backoff import Backoff
 from meshnet_bus.client import SafeClient, Unreachable
 from meshnet_bus.kept_chain import KeptChain
 from meshnet_bus.outbox_file import OutboxError, OutboxFull
-from meshnet_bus.place import AskHead, OwnEvents
-from meshnet_bus.publisher import KeyInUse, PlaceLost, Published
+from meshnet_bus.place import AskHead, KeyInUse, OwnEvents, PlaceLost
 from meshnet_events.envelope import ChainHead, SignedEvent, sign_event
 from meshnet_events.facts import Fact
 from meshnet_events.keys import EventKey
@@ -138,8 +138,8 @@ class Outbox:
         `PlaceLost` are raised here. Raises `OutboxInUse` when another process has it open, and
         `OutboxError` for a file that is damaged or of another key or realm.
 
-        `ask_head` and `operators` (keys that may let our chain start anew, with `chain_from`) help
-        when the stream does not show the place: see `place`.
+        `ask_head` (`asker.ask_head`) and `operators` (keys that may let our chain start anew, with
+        `chain_from`) help when the stream does not show the place: see `place`.
         """
         api = StreamApi(nc, realm, prefix=prefix, timeout_s=ack_timeout_s)
         own = OwnEvents(realm, key.public, operators=operators)
@@ -226,7 +226,7 @@ class Outbox:
         if self._is_running:
             raise RuntimeError("this outbox is being run already")
         self._is_running, self._stopped, self._must_look = True, None, True
-        pause_s = _FIRST_PAUSE_S
+        backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, chance=self._chance)
         try:
             while True:
                 try:
@@ -236,10 +236,10 @@ class Outbox:
                         told = "%s: %d events wait: %s"
                         _log.warning(told, self._chain.path, self.pending, error)
                     self.trouble = str(error)
-                    await anyio.sleep(pause_s * (0.5 + self._chance(1)[0] / 512))
-                    pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                    await backoff.pause()
                 else:
-                    self.trouble, pause_s = "", _FIRST_PAUSE_S
+                    self.trouble = ""
+                    backoff.reset()
         except (KeyInUse, PlaceLost, ApiError, OutboxError) as error:
             self._stopped, self.trouble = error, str(error)
             self._wake(everyone=True)

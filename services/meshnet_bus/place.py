@@ -21,11 +21,18 @@ What an outbox holds is a piece of the chain without gaps (`Standing`):
 
 `HELD` is also the verdict when the stream lost what it had acknowledged: it goes back, and the bytes
 kept are sent again.
+
+A place that neither the stream nor a tracker shows is lost (`PlaceLost`), and an operator gives
+another: a `node.enrolled` with `chain_from` lets the chain start anew behind that event. The node
+hears of it from a tracker, as the head of its chain, and follows it if the operator who signed it is
+one that the node was told itself. What it keeps of the old chain must be moved away before.
 """
 
 from collections.abc import Awaitable, Callable, Collection
 from enum import Enum, auto
+from pathlib import Path
 
+import msgspec
 from msgspec import Struct
 
 from meshnet_events import subjects
@@ -41,6 +48,29 @@ AskHead = Callable[[int], Awaitable[bytes | None]]
 The bytes of that event's body, or None when nothing of ours was ever heard. They may come from
 anyone. Raises `Unreachable` when no tracker answers.
 """
+
+
+class KeyInUse(Exception):
+    """Another process publishes with this event key."""
+
+
+class PlaceLost(Exception):
+    """The issuer's place in its chain is shown neither by its last record nor by a tracker."""
+
+
+class _IssuedBy(Struct, frozen=True):
+    issuer: str
+
+
+class _Message(Struct, frozen=True):
+    event: _IssuedBy
+
+
+class _Anew(Struct, frozen=True):
+    """An enrolment that lets our chain start anew: whose it is, and the place it gives."""
+
+    issuer: str
+    place: ChainHead
 
 
 class Standing(Struct, frozen=True):
@@ -117,8 +147,15 @@ class OwnEvents:
         """
         if body is None:
             place: ChainHead | None = ChainHead()
-        elif (place := self._restart(body)) is not None and place.issuerseq >= shown.issuerseq:
-            return place
+        elif (anew := self._anew(body)) is not None:
+            if anew.issuer not in self._operators:
+                return (
+                    f"a tracker names an enrolment by {anew.issuer}, which is no operator's key that "
+                    "this node was told: tell it that one too if it is"
+                )
+            if anew.place.issuerseq >= shown.issuerseq:
+                return anew.place
+            place = anew.place
         else:
             place = self.place_of(body)
         if place is None:
@@ -132,12 +169,46 @@ class OwnEvents:
             return f"a tracker and the stream hold two different events {place.issuerseq}"
         return place
 
-    def _restart(self, body: bytes) -> ChainHead | None:
-        """The place that an operator's enrolment with `chain_from` gives us."""
-        for operator in self._operators:
-            event = self._gate.screen(body, subjects.event(self._realm, operator)).verified()
-            if isinstance(event, Event) and isinstance(event.data, NodeEnrolled):
-                fact = event.data
-                if fact.node == self.issuer and fact.chain_from is not None:
-                    return ChainHead(fact.chain_from - 1, event.digest)
-        return None
+    def _anew(self, body: bytes) -> _Anew | None:
+        """The place that an enrolment with `chain_from` gives us, whoever else signed that.
+
+        Signed by our own key it is our event like any other, unless that key is an operator's too.
+        """
+        try:
+            issuer = msgspec.json.decode(body, type=_Message).event.issuer
+        except (msgspec.MsgspecError, RecursionError):
+            return None
+        event = self._gate.screen(body, subjects.event(self._realm, issuer)).verified()
+        if not isinstance(event, Event) or not isinstance(event.data, NodeEnrolled):
+            return None
+        fact = event.data
+        if fact.node != self.issuer or fact.chain_from is None:
+            return None
+        if issuer == self.issuer and issuer not in self._operators:
+            return None
+        return _Anew(event.issuer, ChainHead(fact.chain_from - 1, event.digest))
+
+
+def confirm_place(
+    own: OwnEvents, body: bytes | None, shown: ChainHead, *, tip: int = 0, kept: Path | None = None
+) -> ChainHead:
+    """Give the place that a tracker told with `body`; raises `PlaceLost` if it is not to be followed.
+
+    `tip` is the last event of ours in the file `kept`, where there is one.
+    """
+    told = own.told(body, shown)
+    if isinstance(told, ChainHead):
+        return told
+    raise PlaceLost(
+        f"the place of {own.issuer} in its chain is not known: {told}. Is another tracker right? If "
+        f"none is: {way_on(max(shown.issuerseq, tip), kept)}"
+    )
+
+
+def way_on(last: int, kept: Path | None = None) -> str:
+    """What to do about a lost place; `last` is our last event that anyone may know of."""
+    away = "" if kept is None else f"move {kept}* away (what is pending is given up), "
+    return (
+        f"ask an operator to enrol this key again with chain_from {last + 1} or more, {away}and start "
+        "this node where a tracker answers, with that operator's key among those it is told"
+    )

@@ -17,98 +17,29 @@ Signing needs time and chance, which are drawn here. Keeping events over a resta
 the outbox's; what counts as a place in the chain is decided in `place`.
 """
 
-import logging
 import os
 import time
 from collections.abc import Callable
 
 import anyio
-from msgspec import Struct
 
-from meshnet_bus.api import API_PREFIX, ApiError, StreamApi
+from meshnet_bus.api import API_PREFIX, ApiError, Published, StreamApi
+from meshnet_bus.backoff import Backoff
 from meshnet_bus.client import SafeClient, Unreachable
-from meshnet_bus.place import AskHead, OwnEvents
+from meshnet_bus.place import AskHead, KeyInUse, OwnEvents
+from meshnet_bus.recovery import recover_place
 from meshnet_events.envelope import ChainHead, SignedEvent, sign_event
 from meshnet_events.facts import Fact
 from meshnet_events.keys import EventKey
 from meshnet_events.record import Record
 
-_RESUME_READS = 3
 _LOOKS_BEFORE_RESEND = 2
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 1.0
-_log = logging.getLogger("meshnet_bus")
-
-
-class KeyInUse(Exception):
-    """Another process publishes with this event key."""
-
-
-class PlaceLost(Exception):
-    """The issuer's place in its chain is shown neither by its last record nor by a tracker."""
 
 
 class NotAcknowledged(Exception):
     """The event may or may not be stored; the next `publish` settles it first."""
-
-
-class Published(Struct, frozen=True):
-    """Where an event is in the stream, and the event's digest.
-
-    `duplicate` means, as in JetStream's own acknowledgements, that it had been stored before: an
-    earlier attempt's acknowledgement was lost.
-    """
-
-    sequence: int
-    digest: str
-    duplicate: bool
-
-
-async def recover_place(
-    api: StreamApi, own: OwnEvents, ask_head: AskHead | None = None
-) -> ChainHead:
-    """Find the place in the chain from the own last record, whose signature is checked.
-
-    Without any record it is the chain's beginning. The last record may be a copy of an earlier
-    event, or no event of ours; so a tracker is asked too where there is one to ask, and if none
-    answers the record decides alone. Raises `Unreachable`, and `PlaceLost` when neither shows it.
-    """
-    place = ChainHead()
-    sequence, foreign = 0, False
-    for _ in range(_RESUME_READS):  # replicas may lag: the furthest one counts
-        record = await api.last_record_of(own.issuer)
-        if record is None:
-            continue
-        sequence = max(sequence, record.sequence)
-        found = own.place_of(record.body)
-        foreign = foreign or found is None
-        place = max(place, found or place, key=lambda head: head.issuerseq)
-    if ask_head is not None:
-        try:
-            body = await ask_head(sequence)
-        except Unreachable as error:
-            if foreign:
-                raise
-            _log.warning("no tracker confirms the place of %s in its chain: %s", own.issuer, error)
-        else:
-            return confirm_place(own, body, place)
-    if foreign:
-        raise PlaceLost(
-            f"the last record of {own.issuer} is no event that this key signed: someone else writes "
-            "to its subject. Find out who; the place in the chain is not known"
-        )
-    return place
-
-
-def confirm_place(own: OwnEvents, body: bytes | None, shown: ChainHead) -> ChainHead:
-    """Give the place that a tracker told with `body`; raises `PlaceLost` if it is not to be followed."""
-    told = own.told(body, shown)
-    if isinstance(told, ChainHead):
-        return told
-    raise PlaceLost(
-        f"the place of {own.issuer} in its chain is not known: {told}. If no other tracker says "
-        f"better, ask an operator to enrol this key again with chain_from {shown.issuerseq + 1} or more"
-    )
 
 
 class Publisher:
@@ -206,12 +137,10 @@ class Publisher:
             looks_left = _LOOKS_BEFORE_RESEND
         else:
             looks_left = 0 if anyio.current_time() < self._trusted_until else 1
-        pause_s = 0.0
+        backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, chance=self._chance)
         self._trouble = "no answer"
         with anyio.move_on_after(self._give_up_after_s):
             while True:
-                await anyio.sleep(pause_s * (0.5 + self._chance(1)[0] / 512))
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S) or _FIRST_PAUSE_S
                 if looks_left == 0:
                     self._unsettled = signed
                     sequence = await self._append(signed)
@@ -219,15 +148,16 @@ class Publisher:
                         self._trusted_until = anyio.current_time() + self._trust_ack_for_s
                         return self._settled(signed, sequence, duplicate=False)
                     looks_left = _LOOKS_BEFORE_RESEND
-                    continue
-                try:
-                    record = await self._api.last_record_of(self._key.public)
-                except Unreachable as error:
-                    self._trouble = str(error)
-                    continue
-                looks_left -= 1
-                if record is not None and self._holds(record, signed, head):
-                    return self._settled(signed, record.sequence, duplicate=True)
+                else:
+                    try:
+                        record = await self._api.last_record_of(self._key.public)
+                    except Unreachable as error:
+                        self._trouble = str(error)
+                    else:
+                        looks_left -= 1
+                        if record is not None and self._holds(record, signed, head):
+                            return self._settled(signed, record.sequence, duplicate=True)
+                await backoff.pause()
         where = f"event {signed.head.issuerseq} of {self._key.public}"
         within = f"within {self._give_up_after_s:g} s ({self._trouble})"
         if self._unsettled is None:
@@ -262,7 +192,8 @@ class Publisher:
             self._key_in_use = (
                 f"sequence {record.sequence} holds event {place.issuerseq} of {self._key.public}, "
                 f"which this process did not write (it is at {head.issuerseq}): another process has "
-                "this key. Stop one of them; if none is yours, the key was stolen"
+                "this key. Stop one of them; if none is yours, the key was "
+                "stolen: ask an operator to suspend it"
             )
             raise KeyInUse(self._key_in_use)
         return False

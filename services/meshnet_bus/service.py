@@ -1,10 +1,7 @@
-"""Queries over NATS: answering them as a tracker, and asking them as a node (`meshnet_events.queries`).
+"""Queries over NATS: answering them as a tracker (`meshnet_events.queries`); `asker` asks them.
 
     service = QueryService(nc, "lab", answer)      answer: Query -> Reply, the tracker's part
     tasks.start_soon(service.run)
-
-    asker = Asker(nc, "lab")
-    claim = await asker.ask(ClaimQuery(node="U…", shard_id="main"))
 
 Trackers share one queue group, so whichever is free answers, and a tracker that is lost is no loss.
 It is a NATS micro service (`discovery` says what it is). nats-py's own is not used: it answers the
@@ -15,18 +12,15 @@ What comes from the bus may be hostile:
 
 - A query is bounded (`MAX_QUERY`), and so are those answered at once and those that wait for it; past
   that it is `unavailable`, at once. Whatever a handler raises is logged, and `unavailable`.
-- Headers are ignored. No answer goes where records, queries or the server's own API live: a reply
-  subject is the asker's choice, and a tracker must not be made to speak for it there.
-- An answer is bounded and typed as well. What is no answer counts as none: `Unreachable`.
+- Headers are ignored, and where an answer may go is decided in `replies`.
 """
 
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, cast, overload
+from typing import Any
 
 import anyio
-import msgspec
 from anyio.abc import TaskStatus
 from msgspec import Struct
 from nats.aio.msg import Msg
@@ -35,29 +29,19 @@ from nats.errors import Error as NatsError
 
 from meshnet_bus.client import SafeClient, Unreachable
 from meshnet_bus.discovery import Discovery, EndpointStats
+from meshnet_bus.replies import respond
 from meshnet_events import queries, subjects
 from meshnet_events.queries import (
     MAX_ANSWER,
     MAX_QUERY,
     QUERY_NAMES,
     UNAVAILABLE,
-    Answer,
-    ClaimAnswer,
-    ClaimQuery,
-    ClockAnswer,
-    ClockQuery,
-    NodeAnswer,
-    NodeQuery,
-    PlanAnswer,
-    PlanQuery,
     Query,
     QueryError,
-    RecipeAnswer,
-    RecipeQuery,
     Reply,
 )
 
-Answerer = Callable[[Query], Awaitable[Reply[Any]]]
+Answerer = Callable[[Query[Any]], Awaitable[Reply[Any]]]
 """What answers a query. It bounds its own time."""
 
 QUEUE_GROUP = "trackers"
@@ -65,21 +49,10 @@ AT_ONCE = 64
 """How many queries a tracker answers at once."""
 WAITING = 256
 """How many more may wait for that."""
-ASK_TIMEOUT_S = 10.0
 _STOP_TIMEOUT_S = 1.0
 _PENDING_MSGS = 4_096
 _PENDING_BYTES = 16 * 2**20
-_encode = msgspec.json.Encoder(order="sorted").encode
 _log = logging.getLogger("meshnet_bus")
-
-
-class QueryRefused(Exception):
-    """A tracker answered with an error: `code` is a key of `queries.QUERY_ERRORS`."""
-
-    def __init__(self, code: str, detail: str) -> None:
-        super().__init__(f"{code}: {detail}")
-        self.code = code
-        self.detail = detail
 
 
 class _Received(Struct, frozen=True):
@@ -181,23 +154,16 @@ class QueryService:
 
     async def _respond(self, received: _Received, reply: Reply[Any], started_ns: int) -> None:
         """Send `reply` if there is somewhere to send it. Never raises."""
-        body = _encode(reply)
+        body = queries.encode(reply)
         if len(body) > MAX_ANSWER:
             large = QueryError(
                 UNAVAILABLE, f"the answer has {len(body):,} bytes, over {MAX_ANSWER:,}"
             )
             reply = Reply(sequence=reply.sequence, error=large)
-            body = _encode(reply)
+            body = queries.encode(reply)
         code = reply.error.code if reply.error else None
         self.stats[received.name].count(time.monotonic_ns() - started_ns, code)
-        if not _may_be_answered(received.reply):
-            _log.debug("no answer goes to %r", received.reply[:80])
-            return
-        try:
-            await self._nc.publish(received.reply, body)
-        except (NatsError, OSError) as error:
-            # a reply subject that is none, or no connection: whoever asked will ask again
-            _log.debug("the answer to %s was not sent: %r", received.name, error)
+        await respond(self._nc, received.reply, body)
 
 
 async def _unsubscribe(subscriptions: list[Subscription]) -> None:
@@ -209,57 +175,3 @@ async def _unsubscribe(subscriptions: list[Subscription]) -> None:
             except (NatsError, OSError) as error:
                 # closed for good: there is nobody left to tell
                 _log.debug("unsubscribing %s: %r", subscription.subject, error)
-
-
-def _may_be_answered(reply: str) -> bool:
-    """Whether an answer may go to this subject: not where others would take it for our word."""
-    first = reply.partition(".")[0]
-    return bool(reply) and first != "mesh" and not reply.startswith("$") and "\ufffd" not in reply
-
-
-class Asker:
-    """Asks the trackers of one realm."""
-
-    def __init__(self, nc: SafeClient, realm: str, *, timeout_s: float = ASK_TIMEOUT_S) -> None:
-        """`timeout_s` is for each question. Raise ValueError when `realm` is no realm's name."""
-        self._nc = nc
-        self._realm = subjects.check_realm(realm)
-        self._timeout_s = timeout_s
-
-    @overload
-    async def ask(self, query: ClaimQuery) -> ClaimAnswer: ...
-    @overload
-    async def ask(self, query: NodeQuery) -> NodeAnswer: ...
-    @overload
-    async def ask(self, query: PlanQuery) -> PlanAnswer: ...
-    @overload
-    async def ask(self, query: RecipeQuery) -> RecipeAnswer: ...
-    @overload
-    async def ask(self, query: ClockQuery) -> ClockAnswer: ...
-
-    async def ask(self, query: Query) -> Answer:
-        """The answer of whichever tracker is free.
-
-        Raises `QueryRefused` when that is an error, and `Unreachable` when nobody answers in time, or
-        with anything but an answer: ask again.
-        """
-        subject = subjects.query(self._realm, queries.name_of(query))
-        # nats-py would keep the request and send it whenever the connection comes back
-        if not self._nc.is_connected:
-            raise Unreachable(f"{subject}: not connected; check that the server runs")
-        try:
-            message = await self._nc.request(subject, _encode(query), timeout=self._timeout_s)
-        except (TimeoutError, NatsError, OSError) as error:
-            raise Unreachable(
-                f"no tracker of {self._realm} answered {subject} within {self._timeout_s:g} s "
-                f"({error or repr(error)}); check that one runs"
-            ) from error
-        reply = queries.decode_reply(query, message.data)
-        if reply is None:
-            raise Unreachable(
-                f"{subject}: what came back is no answer: {message.data[:80]!r}; expected what "
-                "docs/reference/queries.md describes"
-            )
-        if reply.error is not None:
-            raise QueryRefused(reply.error.code, reply.error.detail)
-        return cast("Answer", reply.answer)

@@ -9,6 +9,10 @@
     profile        what is meant when nothing is named: flags over environment over TOML
     state_source   where a state comes from: a file, the views, or the stream
     publishing     one fact published, and what the registry made of it
+    tracking       a tracker in this process
+    driving        a route planned by a tracker, ready to be opened
+    reaching       endpoints, addresses and certificates as people name them
+    proving        what commands that prove a shard share
     lookup         what people type (prefixes, labels) to what it names
     key_files      files that hold a seed, and files with a node's request to be enrolled
     policies       a policy from a file and flags
@@ -17,6 +21,7 @@
     claims         claims as a table
     strip          the layer strip, in characters
     progress       a bar on stderr, for people who wait
+    logs           what a process that stays tells of its work
     errors         exceptions to message, advice and exit code
 
 Data goes to stdout, everything else to stderr. Nothing heavier than cyclopts is imported until a

@@ -14,6 +14,8 @@ def run(arguments: list[str]) -> int:
     """Run one command line; the exit code."""
     # what we keep by the ten thousand holds no cycles: looking for some often is wasted
     gc.set_threshold(50_000, 20, 20)
+    # gRPC would print its own lines beside what we say; it reads this when it is imported
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     for stream in (sys.stdout, sys.stderr):
         # a terminal that cannot show a glyph is no reason to fail
         stream.reconfigure(errors="replace")  # type: ignore[union-attr] # text files, both

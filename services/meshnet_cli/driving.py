@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
+from meshnet_bus.asker import Asker, QueryRefused
 from meshnet_bus.client import closing, connect
-from meshnet_bus.service import Asker, QueryRefused
 from meshnet_cli import look
 from meshnet_cli.errors import NOT_FOUND, UNREACHABLE, USAGE, CliError
-from meshnet_cli.options import TlsChoice
 from meshnet_cli.profile import Settings
 from meshnet_cli.state_source import CLIENT_NAME
 from meshnet_events import queries
@@ -63,16 +62,15 @@ async def asking(settings: Settings) -> AsyncIterator[Asker]:
 
 async def plan_route(
     asker: Asker,
-    settings: Settings,
+    realm: str,
     recipe: str,
     purpose: Purpose,
     *,
     key: EventKey,
-    boot_id: str,
     exclude: Collection[str] = (),
     tls: "Tls | None" = None,
 ) -> Driven:
-    """A route for `purpose` from a tracker.
+    """A route for `purpose` from a tracker, for `key` to drive in a boot of its own.
 
     Raises `CliError` when there is none, with what is in the way.
     """
@@ -107,7 +105,7 @@ async def plan_route(
         layer_count=answer.layer_count,
         hops=hops,
     )
-    return Driven(Caller(settings.need_realm(), key, boot_id, fingerprint, tls), plan, answer)
+    return Driven(Caller(realm, key, str(uuid.uuid4()), fingerprint, tls), plan, answer)
 
 
 def refused(refusal: QueryRefused) -> CliError:
@@ -122,20 +120,3 @@ def refused(refusal: QueryRefused) -> CliError:
         "`meshnet recipe list` shows what there is" if code == NOT_FOUND else "ask again",
         code=code,
     )
-
-
-def read_tls(choice: TlsChoice) -> "Tls | None":
-    """The certificates that were named; None when none were. Raises `CliError` for some of three."""
-    from meshnet_node.session.transport import Tls, TlsFiles
-
-    files = (choice.tls_authority, choice.tls_certificate, choice.tls_key)
-    authority, certificate, key = files
-    if authority is None or certificate is None or key is None:
-        if any(file is not None for file in files):
-            raise CliError(
-                "TLS needs three files and some are not named",
-                "name --tls-authority, --tls-certificate and --tls-key",
-                code=USAGE,
-            )
-        return None
-    return Tls.read(TlsFiles(authority, certificate, key))

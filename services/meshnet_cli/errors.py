@@ -11,7 +11,7 @@ Exceptions go by name: naming the classes would import every service to report a
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from meshnet_cli.look import one_line, printable
 
@@ -62,8 +62,8 @@ _KNOWN: dict[str, tuple[int, str]] = {
     "meshnet_tracker.registry.outcome.FoldFault": (VERIFICATION_FAILED, _FIND_OUT),
     "meshnet_bus.stream.StreamDrift": (VERIFICATION_FAILED, ""),
     "meshnet_bus.stream.RealmExists": (FAILED, ""),
-    "meshnet_bus.publisher.KeyInUse": (FAILED, ""),
-    "meshnet_bus.publisher.PlaceLost": (FAILED, ""),
+    "meshnet_bus.place.KeyInUse": (FAILED, ""),
+    "meshnet_bus.place.PlaceLost": (FAILED, ""),
     "meshnet_bus.publisher.NotAcknowledged": (
         UNREACHABLE,
         "look with `meshnet log` whether it was stored before stating it again",
@@ -72,6 +72,7 @@ _KNOWN: dict[str, tuple[int, str]] = {
         FAILED,
         "stop the other process, or name another --dir",
     ),
+    "meshnet_bus.asker.QueryRefused": (UNREACHABLE, "that is what a tracker said: ask again"),
     "meshnet_bus.outbox_file.OutboxError": (FAILED, ""),
     "meshnet_bus.outbox.OutboxStopped": (FAILED, ""),
     "meshnet_node.serve.BootIsOver": (FAILED, "start it again if it is this process that is meant"),
@@ -92,6 +93,10 @@ _KNOWN: dict[str, tuple[int, str]] = {
     "meshnet_node.doctor.expected.ExpectedError": (FAILED, ""),
     "meshnet_node.doctor.declare.CannotDeclare": (FAILED, ""),
     "meshnet_node.host.NoMachineId": (FAILED, ""),
+    "meshnet_node.host.NoHostName": (
+        USAGE,
+        "name the machine with --declared-host, or leave it out",
+    ),
     "meshnet_node.admission.CapabilityAdmissionError": (FAILED, "nothing was published"),
     "meshnet_events.keys.BadKey": (FAILED, ""),
     "cyclopts.completion.detect.ShellDetectionError": (
@@ -122,8 +127,7 @@ def report(error: BaseException) -> int:
 
 def explain(error: BaseException) -> tuple[str, str, int]:
     """Message, advice (may be empty) and exit code of what went wrong."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
+    error = _cause_in(error)
     if isinstance(error, CliError):
         return str(error), error.advice, error.code
     names = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__]
@@ -150,6 +154,22 @@ def explain(error: BaseException) -> tuple[str, str, int]:
         "please report it, with what MESHNET_DEBUG=1 shows",
         FAILED,
     )
+
+
+def _cause_in(error: BaseException) -> BaseException:
+    """What went wrong in a group: the one leaf that all others were raised from; else the group."""
+    from meshnet_bus.groups import leaves
+
+    found = leaves(error)
+    causes = [one for one in found if not any(cause in found for cause in _behind(one))]
+    return causes[0] if len(causes) == 1 else error
+
+
+def _behind(error: BaseException) -> Iterator[BaseException]:
+    """What `error` was raised from, and that in turn."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+        yield error
 
 
 def _usage(error: BaseException) -> str:

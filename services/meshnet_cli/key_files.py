@@ -13,6 +13,7 @@ from meshnet_cli.errors import NOT_FOUND, VERIFICATION_FAILED, CliError
 from meshnet_events.enrolment import MAX_REQUEST, EnrolmentRequest, parse_request
 from meshnet_events.keys import EventKey
 from meshnet_events.reasons import BAD_SIGNATURE, Refusal
+from meshnet_node.directory import NodeDirectory
 from meshnet_node.key_file import KeyExposed, KeyFileError, read_key_file
 
 
@@ -71,13 +72,22 @@ def read_key(path: Path, whose: str, *, advice: str = "") -> EventKey:
         raise CliError(str(error), f"expected the {whose}'s seed and nothing else") from None
 
 
+def read_node_key(directory: NodeDirectory) -> EventKey:
+    """The key of the node whose directory it is. Raises `CliError`."""
+    return read_key(
+        directory.key_file,
+        "node key",
+        advice="make one with `meshnet node init`, or name its directory with --dir",
+    )
+
+
 def read_request(path: Path) -> EnrolmentRequest:
     """The request in `path`, its signature checked. Raises `CliError`."""
     try:
         with path.open("rb") as file:
             content = file.read(MAX_REQUEST + 1)
     except IsADirectoryError:
-        return read_request(path / "enrol.json")
+        return read_request(NodeDirectory(path).enrolment)
     request = parse_request(content)
     if not isinstance(request, Refusal):
         return request

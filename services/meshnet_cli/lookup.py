@@ -8,11 +8,10 @@ from collections.abc import Iterable
 
 from meshnet_cli import look
 from meshnet_cli.errors import not_found
+from meshnet_events.queries import LEAST_PREFIX
 from meshnet_tracker.registry.explain import name_of
 from meshnet_tracker.registry.rows import Claim, Node, Recipe
 from meshnet_tracker.registry.state import State
-
-LEAST_PREFIX = 8
 
 
 def find_recipe(state: State, text: str) -> Recipe:

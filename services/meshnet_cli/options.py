@@ -4,20 +4,34 @@ Output     how to print
 Where      which realm, at which server
 Source     where a state is read from: a file, the views, the stream
 Signing    which key states a fact
+NodeDir    which node speaks
 ShardChoice  which layers of what are proven, under which recipe
 TlsChoice  certificates for endpoints of grpcs://
-ShardChoice  which layers of what, under which recipe
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import Group, Parameter
 
+from meshnet_cli.errors import USAGE, CliError
+
 Format = Literal["table", "json", "ndjson"]
 
+NODE = Group("The node", sort_key=2)
 _SHARED = Group("Realm and output", sort_key=9)
+
+NodeDir = Annotated[
+    Path | None,
+    Parameter(
+        name="--dir",
+        group=NODE,
+        env_var="MESHNET_NODE_DIR",
+        help="The node's directory. Default: the profile's.",
+    ),
+]
 
 
 @Parameter(name="*", group=_SHARED)
@@ -181,6 +195,16 @@ class ShardChoice:
     cache: Annotated[
         bool, Parameter(negative="--no-cache", help="Whether digests seen before are trusted.")
     ] = True
+
+
+def parse_layers(text: str) -> tuple[int, int]:
+    """The range that a person spells `A:B`, the last not included. Raises `CliError`."""
+    found = re.fullmatch(r"(\d{1,6}):(\d{1,6})", text)
+    if found is None:
+        raise CliError(
+            f"not a range of layers: {text[:40]!r}", "expected A:B, like 0:9", code=USAGE
+        )
+    return int(found[1]), int(found[2])
 
 
 OUTPUT = Output()

@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from meshnet_cli.errors import NOT_FOUND, USAGE, CliError
 from meshnet_cli.options import Where
+from meshnet_node.directory import NodeDirectory
 from meshnet_node.files import replace_file
 
 
@@ -95,6 +96,10 @@ class Settings(Struct, frozen=True):
     operator_key_file: Path | None
     views: Path | None
     node_directory: Path
+
+    def node_at(self, named: Path | None) -> NodeDirectory:
+        """The directory of the node that is meant: the named one, else the profile's."""
+        return NodeDirectory(named or self.node_directory)
 
     def need_realm(self) -> str:
         """The realm's name, or an error that says how to name it."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from meshnet_cli import look
-from meshnet_cli.options import ShardChoice
+from meshnet_cli.options import ShardChoice, parse_layers
 from meshnet_cli.progress import progress
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 def question_of(files: Sequence[Path], choice: ShardChoice) -> "ShardQuestion":
     """What is asked of the doctor. Raises `CliError`."""
-    from meshnet_cli.commands.pin import parse_layers
     from meshnet_node.doctor import ShardQuestion, read_expected
 
     return ShardQuestion(

@@ -14,17 +14,37 @@ MACHINE_ID = Path("/etc/machine-id")
 
 
 class NoMachineId(ValueError):
-    """The machine has no id of its own; the message says what was found and what to do."""
+    """The machine has no id of its own: what was `found`, and what to do about it, the `fix`."""
+
+    def __init__(self, found: str, fix: str) -> None:
+        super().__init__(f"{found}; {fix}")
+        self.found = found
+        self.fix = fix
+
+
+class NoHostName(ValueError):
+    """What a machine is declared to be called is no name."""
 
 
 def host_of(realm: str, declared: str | None = None, *, machine_id: Path = MACHINE_ID) -> Host:
     """The host to register: this machine, or the one that its owner declared.
 
-    Raises `NoMachineId`, and ValueError for a declared name without a UTF-8 form.
+    Raises `NoMachineId`, and `NoHostName` for a declared name that is blank or has no UTF-8 form.
     """
     if declared is not None:
-        return declared_host(realm, declared)
+        return declared_host(realm, check_name(declared))
     return machine_host(realm, read_machine_id(machine_id))
+
+
+def check_name(declared: str) -> str:
+    """The name that an owner declares. Raises `NoHostName`."""
+    if not declared.strip():
+        raise NoHostName("the declared host is called nothing; expected a name")
+    try:
+        declared.encode()
+    except UnicodeEncodeError:
+        raise NoHostName(f"the declared host {declared!r} has no UTF-8 form") from None
+    return declared
 
 
 def read_machine_id(path: Path = MACHINE_ID) -> str:
@@ -46,6 +66,6 @@ def read_machine_id(path: Path = MACHINE_ID) -> str:
 
 def _none(path: Path, found: str) -> NoMachineId:
     return NoMachineId(
-        f"{path} holds no machine id: {found}; make one with `systemd-machine-id-setup`, or name the "
-        "machine with --declared-host"
+        f"{path} holds no machine id: {found}",
+        "make one with `systemd-machine-id-setup`, or name the machine with --declared-host",
     )

@@ -1,4 +1,4 @@
-"""The proof behind a registration: a bounded real forward through exactly the selected layers.
+"""The numbers behind a proof: a bounded real forward through exactly the selected layers, judged.
 
 A challenge goes in (`meshnet_node.challenge`): a prompt of `PROMPT` positions, then `STEPS` single ones,
 so that a KV cache is written and read. A shard of the whole model is fed the tokens that it chose
@@ -9,12 +9,10 @@ same at once, in turns. What comes out is judged here:
 - at the last layer the token is in the vocabulary, and is the one the logits are for;
 - both slots give the same bytes, although the other worked beside it.
 
-What runs is compared with what the recipe declares (`meshnet_node.running`), apart from that.
-
-A report is `failed` when it ran and something is wrong, `error` when it did not run. A backend is
-somebody else's code: whatever it raises or returns ends in the report. Only what stops the process or
-the task (Ctrl-C, cancellation) goes through. There is no bound on time: how long a load may take only
-its owner knows.
+It is `failed` when it ran and something is wrong, `error` when it did not run. A backend is somebody
+else's code: whatever it raises or returns ends in what is measured. Only what stops the process or the
+task (Ctrl-C, cancellation) goes through. Left out: loading, comparing what runs with what the recipe
+declares, and the report (`meshnet_node.doctor.proof`).
 
 `output_digest` is SHA-256 over what came out of one slot, in order: activations as they are, or token
 ids as u32 little-endian where the shard ends at the last layer.
@@ -23,30 +21,19 @@ ids as u32 little-endian where the shard ends at the last layer.
 import hashlib
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, closing
-from pathlib import Path
-from typing import NoReturn, cast
+from typing import NoReturn
 
-import msgspec
 from msgspec import Struct
 
-from meshnet_node.backends import Backend, LoadedShard, NotFinite, Slot, Step
-from meshnet_node.capability import (
-    NO_OUTPUT_DIGEST,
-    CapabilityBackend,
-    CapabilityContext,
-    CapabilityReport,
-    CapabilityStatus,
-    report_for,
-)
+from meshnet_node.backends import LoadedShard, NotFinite, Slot, Step
+from meshnet_node.capability import NO_OUTPUT_DIGEST, CapabilityStatus
 from meshnet_node.challenge import FLOAT32, Dtype, activations, dtype_of, most_likely, token_ids
-from meshnet_node.foreign import cut, fault_text, kind_of, text_of
-from meshnet_node.running import Difference, differences
+from meshnet_node.foreign import fault_text, kind_of, text_of
 
 PROMPT = 8
 STEPS = 4
-MAX_DIAGNOSTICS = 16
 
 _MAX_POSITION_BYTES = 1 << 24
 _MAX_VOCABULARY = 1 << 32
@@ -73,58 +60,6 @@ class _NotRunnable(Exception):
     """It cannot be run, or not judged."""
 
 
-def probe_capability(
-    context: CapabilityContext,
-    *,
-    shard: LoadedShard | None = None,
-    files: Sequence[Path] = (),
-    recorded: str | None = None,
-    now: Callable[[], float] = time.time,
-) -> CapabilityReport:
-    """Probe the layers that `context` selects and report, whatever happens.
-
-    They are taken from `shard`, which stays open, or loaded from `files` and given back. `recorded` is
-    the output digest that they must have, where one is known. A `CapabilityValidator` once its shard
-    or files are bound (`functools.partial`). The time of the report is `now()` at the end.
-    """
-    differing: tuple[Difference, ...] = ()
-    try:
-        with ExitStack() as stack:
-            if shard is None:
-                shard = stack.enter_context(closing(_load(context, files)))
-            differing = differences(context.recipe, _backend(context), shard)
-            selection = context.selection
-            measured = measure(shard, selection.start, selection.end, recorded=recorded)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - see the module: it ends in the report
-        measured = Measured("error", faults=(_said(error),))
-    faults = (*(difference.describe() for difference in differing), *measured.faults)
-    status = "failed" if differing and measured.status == "passed" else measured.status
-    return make_report(context, measured, status, faults, validated_at=now())
-
-
-def make_report(
-    context: CapabilityContext,
-    measured: Measured,
-    status: CapabilityStatus,
-    faults: Sequence[str],
-    *,
-    validated_at: float,
-) -> CapabilityReport:
-    """The report of a measurement, its texts cut to what a fact can hold."""
-    if len(faults) > MAX_DIAGNOSTICS:
-        more = len(faults) - MAX_DIAGNOSTICS + 1
-        faults = (*faults[: MAX_DIAGNOSTICS - 1], f"and {more} more")
-    return report_for(
-        msgspec.structs.replace(context, backend=_Stated.of(context)),
-        status=status,
-        validated_at=validated_at,
-        tokens=measured.tokens,
-        duration_ms=measured.duration_ms,
-        output_digest=measured.output_digest,
-        diagnostics=tuple(map(cut, faults)),
-    )
-
-
 def measure(shard: LoadedShard, start: int, end: int, *, recorded: str | None = None) -> Measured:
     """Push the challenge through layers `[start, end)` of `shard` twice and judge what comes out.
 
@@ -134,7 +69,7 @@ def measure(shard: LoadedShard, start: int, end: int, *, recorded: str | None = 
     try:
         run = _Run(_Facts.of(shard, start, end))
         run.compute(shard)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - see the module: it ends in the report
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - see the module
         ran = isinstance(error, _Wrong | NotFinite)
         status: CapabilityStatus = "failed" if ran else "error"
         fault = _said(error)
@@ -296,39 +231,6 @@ class _Run:
         if token != likely:
             raise _Wrong(f"token: found {token}, expected {likely}, whose logit is the greatest")
         return struct.pack("<I", token), hashlib.sha256(numbers).digest()
-
-
-class _Stated(Struct, frozen=True):
-    """The backend as the report names it: what it says was asked once. Of doubt, synthetic."""
-
-    backend_id: str
-    synthetic: bool
-
-    @classmethod
-    def of(cls, context: CapabilityContext) -> "_Stated":
-        try:
-            synthetic = context.backend.synthetic is not False
-        except (Exception, SystemExit):  # noqa: BLE001 - as above: a backend may do anything
-            synthetic = True
-        return cls(context.recipe.backend_id, synthetic)
-
-
-def _load(context: CapabilityContext, files: Sequence[Path]) -> LoadedShard:
-    if not files:
-        raise _NotRunnable(
-            "no files and no loaded shard were given: there is nothing to compute with"
-        )
-    selection = context.selection
-    return _backend(context).load(
-        files, start=selection.start, end=selection.end, device=context.device
-    )
-
-
-def _backend(context: CapabilityContext) -> Backend:
-    backend: CapabilityBackend = context.backend
-    if not callable(getattr(backend, "load", None)):
-        raise _NotRunnable(f"the backend {context.recipe.backend_id!r} loads no layers")
-    return cast("Backend", backend)
 
 
 def _said(error: BaseException) -> str:

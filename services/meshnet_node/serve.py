@@ -17,24 +17,23 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Literal
 
 import anyio
 from msgspec import Struct
 
+from meshnet_bus.asker import Asker, QueryRefused
 from meshnet_bus.client import SafeClient, Unreachable, closing, connect
 from meshnet_bus.groups import sole
 from meshnet_bus.outbox import Handed, Outbox
 from meshnet_bus.outbox_file import OutboxError
 from meshnet_bus.presence import SEND_EVERY_S, send_presence
-from meshnet_bus.service import Asker, QueryRefused
 from meshnet_events.facts import Host, ShardWithdrawn
 from meshnet_events.keys import EventKey
 from meshnet_events.presence import Presence
 from meshnet_events.queries import NOT_FOUND, ClaimAnswer, ClaimQuery, NodeQuery
 from meshnet_node.backends import LoadedShard
-from meshnet_node.files import replace_file
+from meshnet_node.directory import NodeDirectory
 from meshnet_node.registration import Offer, registration
 from meshnet_node.session.node import Limits, Node, ServedShard
 from meshnet_node.session.responder import Responder, serve
@@ -42,8 +41,6 @@ from meshnet_node.session.retry import try_again
 from meshnet_node.session.transport import Endpoint, Tls, default_listen
 
 ASK_EVERY_S = 15.0
-OUTBOX_FILE = "outbox.db"
-BOOT_FILE = "boot"
 
 RETRY_EVERY_S = 5.0
 _PATIENCE_S = 30.0
@@ -67,7 +64,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
 
     realm: str
     server: str
-    directory: Path
+    directory: NodeDirectory
     endpoint: str
     host: Host
     listen: str | None = None
@@ -119,7 +116,7 @@ async def serve_node(
     async with AsyncExitStack() as stack:
         nc = await connect(settings.server, name=f"meshnet-node {key.public[:12]}")
         await stack.enter_async_context(closing(nc))
-        path = settings.directory / OUTBOX_FILE
+        path = settings.directory.outbox
         outbox = await stack.enter_async_context(Outbox.open(path, nc, settings.realm, key))
         asker = Asker(nc, settings.realm)
         node = Node(
@@ -195,7 +192,7 @@ class _Life:
             registration(offer, boot_id=boot_id, endpoint=settings.endpoint, host=settings.host)
             for offer in self._offers
         ]
-        replace_file(settings.directory / BOOT_FILE, f"{boot_id}\n".encode())
+        settings.directory.keep_boot(boot_id)
         handed = {fact.shard_id: await self._outbox.hand(fact) for fact in facts}
         for shard_id, one in handed.items():
             sequence = await self._stored(shard_id, one)
@@ -239,8 +236,8 @@ class _Life:
             self._tell(Notice("withdrawn", "every shard is withdrawn"))
             return
         self._trouble(
-            f"{self._outbox.pending} events wait in {OUTBOX_FILE}: they are sent when this node "
-            "starts again"
+            f"{self._outbox.pending} events wait in {self._settings.directory.outbox}: they are sent "
+            "when this node starts again"
         )
 
     async def _say_alive(self) -> None:

@@ -16,7 +16,8 @@ counts ride on the changes that each commit takes anyway, so no record costs mor
 behind the last commit and counts from 0 again, as Prometheus expects of a counter; views that are
 rebuilt from sequence 1 count the whole log once more. Rates are what to look at.
 
-Each tracker has a registry of its own: nothing is global.
+Each tracker has a registry of its own: nothing is global. Nothing serves one yet: trackers count once
+their HTTP API has a `/metrics` to show it at, and until then none of them does.
 """
 
 from prometheus_client import CollectorRegistry, Counter

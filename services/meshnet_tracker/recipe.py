@@ -37,7 +37,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-__all__ = ["BlockError", "Mismatch", "derive", "explain", "route_reasons"]
+__all__ = ["REASONS", "BlockError", "Mismatch", "derive", "explain", "route_reasons"]
 
 
 class BlockError(ValueError):
@@ -256,6 +256,8 @@ _AXIS_REASONS: Final = {
     "protocol_schema_version": "boundary-schema",
 }
 _REASONS: Final = {**_ARTIFACT_REASONS, **_AXIS_REASONS}
+REASONS: Final = frozenset(_REASONS.values())
+"""Every reason that `explain` gives."""
 
 # Statuses that let a route pass. Any other, even one not of the glossary, does not.
 _PASSING: Final = {False: ("certified",), True: ("certified", "dark")}  # by `for_certification`

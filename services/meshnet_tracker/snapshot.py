@@ -18,8 +18,8 @@ from typing import assert_never
 import msgspec
 from msgspec import Struct
 
-from meshnet_events.envelope import ChainHead
 from meshnet_tracker.registry.rows import (
+    Chain,
     Claim,
     Evidence,
     Handshake,
@@ -31,14 +31,6 @@ from meshnet_tracker.registry.rows import (
 from meshnet_tracker.registry.state import Changes, State
 
 _encode = msgspec.json.Encoder(order="sorted").encode
-
-
-class Chain(Struct, frozen=True, gc=False):
-    """How far an issuer's chain got."""
-
-    digest: str
-    issuer: str
-    issuerseq: int
 
 
 class Boot(Struct, frozen=True, gc=False):
@@ -74,7 +66,7 @@ class Table(Struct, frozen=True, gc=False):
 
 
 TABLES = (
-    Table("chains", ("issuer",), Chain, ("issuerseq",)),
+    Table("chains", ("issuer",), Chain, ("issuerseq", "sequence")),
     Table("nodes", ("node",), Node, ("label", "group", "boot_id", "suspended", "conflict")),
     Table("boots", ("node", "boot_id"), Boot),
     Table("claims", ("node", "shard_id"), Claim, ("status", "boot_id", "sequence")),
@@ -125,9 +117,8 @@ def _changed(
     state: State, changes: Changes
 ) -> dict[str, Iterable[tuple[str | tuple[str | int, ...], Row | None]]]:
     """By table: key and row of what changed; None for a row that is gone."""
-    chains = ((key, state.chains[key]) for key in changes.chains)
     return {
-        "chains": ((key, Chain(head.digest, key, head.issuerseq)) for key, head in chains),
+        "chains": ((key, state.chains[key]) for key in changes.chains),
         "nodes": ((key, state.nodes[key]) for key in changes.nodes),
         "boots": (((node, boot_id), Boot(boot_id, node)) for node, boot_id in changes.boots),
         "claims": ((key, state.claims[key[0]][key[1]]) for key in changes.claims),
@@ -195,7 +186,7 @@ def restore(
 def _put(state: State, row: Row, shared: dict[Identity, Identity]) -> None:
     match row:
         case Chain():
-            state.chains[row.issuer] = ChainHead(row.issuerseq, row.digest)
+            state.chains[row.issuer] = row
         case Node():
             state.nodes[row.node] = row
         case Boot():

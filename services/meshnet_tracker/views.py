@@ -30,7 +30,7 @@ from meshnet_tracker.registry.rows import RefusedRecord, Transition
 from meshnet_tracker.registry.state import State
 from meshnet_tracker.snapshot import TABLES, Batch, Table, TableBatch, restore
 
-FOLD_VERSION = 1
+FOLD_VERSION = 2
 """Raised whenever the same log would fold into other rows."""
 
 _POSITION = """

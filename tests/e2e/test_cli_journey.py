@@ -5,10 +5,16 @@ import signal
 import subprocess
 import time
 
+import anyio
 import pytest
 
 from cli_kit import MESHNET
 from kit import identity_block
+from meshnet_bus.client import closing, connect
+from meshnet_bus.outbox import Outbox
+from meshnet_events.facts import ShardWithdrawn
+from meshnet_node.directory import NodeDirectory
+from meshnet_node.key_file import read_key_file
 
 
 def report_for(block, *, age_s=0.0, **changes):
@@ -359,3 +365,38 @@ def test_a_directory_without_a_key_and_a_file_that_is_none_say_what_to_do(realm)
     text.chmod(0o644)
     refused = realm("admin", "policy", "set", "--enrolment", "open", "--key-file", text, code=1)
     assert "not an NKey seed" in refused.err
+
+
+def hand(realm, owner, fact):
+    """Leave `fact` in the node's outbox, signed and not sent, as a crash would."""
+
+    async def leave():
+        node = NodeDirectory(owner.folder)
+        async with (
+            closing(await connect(realm.said["server"], name="test")) as nc,
+            Outbox.open(node.outbox, nc, "lab", read_key_file(node.key_file)) as outbox,
+        ):
+            await outbox.hand(fact)
+
+    anyio.run(leave)
+
+
+def test_what_a_crash_left_unsent_is_sent_before_what_a_command_says(realm):
+    owner = Owner(realm, "crashed").enrol()
+    block = identity_block(0, 28, axes={"kv_dtype": "crashed"})
+    first = owner.register(block, None, "--new-boot").json
+    hand(realm, owner, ShardWithdrawn(boot_id=first["boot_id"], reason="pending", shard_id="main"))
+    status = realm("node", "status", "--dir", "crashed", "-o", "json", code=1).json
+    assert (status["unsent"], status["claims"][0]["status"]) == (1, "live")
+    assert (
+        "1, until the node serves again" in realm("node", "status", "--dir", "crashed", code=1).out
+    )
+
+    again = owner.register(block, None, "--new-boot").json
+    assert (again["status"], again["sequence"]) == ("live", first["sequence"] + 2)
+    log = [json.loads(row) for row in realm("log", "-o", "ndjson").out.splitlines()]
+    said = [row for row in log if row["issuer"] == owner.key]
+    assert [row["type"].split(".")[-2] for row in said] == ["registered", "withdrawn", "registered"]
+    assert {row["outcome"] for row in said} == {"applied"}
+    status = realm("node", "status", "--dir", "crashed", "-o", "json", code=1).json
+    assert status["unsent"] == 0

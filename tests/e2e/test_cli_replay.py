@@ -277,7 +277,7 @@ def test_the_pages_written_are_the_committed_ones(meshnet):
     meshnet("schema", "pages", "--dir", "pages")
     committed = Path(__file__).parents[2] / "docs" / "reference"
     written = {path.name: path.read_bytes() for path in (meshnet.home / "pages").iterdir()}
-    assert written.keys() == {"events.md", "reasons.md"}
+    assert written.keys() == {"events.md", "reasons.md", "queries.md"}
     assert written == {name: (committed / name).read_bytes() for name in written}
 
 

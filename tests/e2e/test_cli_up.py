@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from cli_kit import end
+from meshnet_bus.asker import Asker
 from meshnet_bus.client import closing, connect
-from meshnet_bus.service import Asker
 from meshnet_events.queries import ClockQuery, NodeQuery
 
 

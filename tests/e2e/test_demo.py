@@ -1,24 +1,15 @@
 """`meshnet demo`, as a stranger runs it."""
 
-import json
-import os
 import re
+import signal
 import subprocess
-import sys
+import time
 
 import pytest
 
 from cli_kit import Cli
 
-
-def meshnet(*arguments, **environment):
-    return subprocess.run(
-        [sys.executable, "-m", "meshnet_cli", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, **environment},
-    )
+_PATIENCE_S = 300
 
 
 def told_by(tmp_path_factory, *arguments):
@@ -27,9 +18,9 @@ def told_by(tmp_path_factory, *arguments):
     history = folder / "history.ndjson"
     temporary = folder / "tmp"
     temporary.mkdir()
-    done = meshnet("demo", "--export", str(history), *arguments, TMPDIR=str(temporary))
-    assert done.returncode == 0, done.stderr
-    return done.stdout, history, list(temporary.iterdir())
+    meshnet = Cli(folder, timeout_s=_PATIENCE_S)
+    ran = meshnet("demo", "--export", history, *arguments, TMPDIR=str(temporary))
+    return ran.out, history, list(temporary.iterdir())
 
 
 @pytest.fixture(scope="module")
@@ -72,13 +63,12 @@ def test_a_killed_hop_changes_no_word_of_the_text(told):
     assert served[0] == served[1]
 
 
-def test_a_place_to_export_to_that_is_none_is_told_before_anything_starts(tmp_path):
+def test_a_place_to_export_to_that_is_none_is_told_before_anything_starts(meshnet, tmp_path):
     for path in (tmp_path / "nowhere" / "h.ndjson", tmp_path):
-        done = meshnet("demo", "--export", str(path))
-        assert done.returncode == 2
-        assert str(path) in done.stderr
-        assert "starting" not in done.stderr
-        assert done.stdout == ""
+        refused = meshnet("demo", "--export", path, code=2)
+        assert str(path) in refused.err
+        assert "starting" not in refused.err
+        assert refused.out == ""
 
 
 def test_it_names_the_operator_on_one_line(told):
@@ -95,25 +85,21 @@ def test_it_leaves_nothing_behind(told):
     assert left == []
 
 
-def test_what_it_exports_replays_to_the_same_answers_without_any_server(told):
+def test_what_it_exports_replays_to_the_same_answers_without_any_server(meshnet, told):
     text, history, _ = told
     operator = re.search(r"^operator key (U\w+)$", text, re.MULTILINE)[1]
     moments = re.findall(r"│ at sequence (\d+): (\w+)", text)
     assert [status for _, status in moments] == ["certified", "revoked"]
     for to, status in moments:
-        done = meshnet(
-            "audit", "replay", "--from", str(history), "--operator", operator, "--to", to,
-            "-o", "json",
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        assert [recipe["status"] for recipe in json.loads(done.stdout)["recipes"]] == [status]
+        replayed = meshnet(
+            "audit", "replay", "--from", history, "--operator", operator, "--to", to, "-o", "json",
+        ).json  # fmt: skip
+        assert [recipe["status"] for recipe in replayed["recipes"]] == [status]
 
 
-def test_commands_that_it_offers_run(told):
+def test_commands_that_it_offers_run(meshnet, told):
     _, history, _ = told
-    done = meshnet("recipe", "list", "--from", str(history))
-    assert done.returncode == 0, done.stderr
-    assert "revoked" in done.stdout
+    assert "revoked" in meshnet("recipe", "list", "--from", history).out
 
 
 def test_a_model_that_is_not_installed_is_told_before_anything_starts(monkeypatch):
@@ -138,16 +124,12 @@ def test_it_does_the_same_on_a_real_model_which_says_something(tmp_path_factory,
     assert left == []
 
 
-def test_ctrl_c_leaves_no_process_and_no_file(tmp_path, require):
+def test_ctrl_c_leaves_no_process_and_no_file(meshnet, tmp_path, require):
     require("nats-server")
-    import signal
-    import time
-
-    cli = Cli(tmp_path)
     temporary = tmp_path / "tmp"
     temporary.mkdir()
-    cli.env["TMPDIR"] = str(temporary)
-    process = cli.start("demo")
+    meshnet.env["TMPDIR"] = str(temporary)
+    process = meshnet.start("demo")
     deadline = time.monotonic() + 60
     while "3/11" not in (tmp_path / "up.out").read_text():
         assert process.poll() is None

@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from cli_kit import free_port
+
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "run-a-node.md").read_text()
 COMMANDS = [
     line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()
 ]
+ENDPOINT = re.compile(r"(?<=grpc://127\.0\.0\.1:)\d+")
 READY = {"up": "Try next", "serve": "may"}
 
 
@@ -76,9 +79,12 @@ def test_every_command_works_in_its_order(tmp_path, require):
         require(part)
     shell = Shell(tmp_path)
     said = {}
+    # the page's own ports may be taken on this machine
+    ports = {port: str(free_port()) for line in COMMANDS for port in ENDPOINT.findall(line)}
+    assert len(ports) == 2
     try:
         for line in COMMANDS:
-            said[line] = shell.run(line)
+            said[line] = shell.run(ENDPOINT.sub(lambda found: ports[found[0]], line))
     finally:
         codes = shell.end()
     assert codes == [0, 0, 0]

@@ -4,22 +4,10 @@ import signal
 
 import pytest
 
-from cli_kit import Cli, end
-from node_kit import Nodes
+from backend_kit import greedy
+from cli_kit import realm_up
 
 PROMPT = "a mesh of shards"
-
-
-@pytest.fixture
-def nodes(tmp_path, require):
-    for part in ("nats-server", "numpy", "gguf", "sentencepiece"):
-        require(part)
-    cli = Cli(tmp_path)
-    _, up = cli.up("--realm", "lab", "--accept-declared-hosts")
-    nodes = Nodes(cli)
-    yield nodes
-    nodes.stop()
-    assert end(up) == 0
 
 
 def start_all(nodes, **layers_of):
@@ -38,7 +26,7 @@ def start_all(nodes, **layers_of):
 def certify(nodes, by, *arguments, code=0):
     return nodes.cli(
         "node", "certify", "--recipe", nodes.recipe["recipe_key"], "--tokens", "4",
-        "--dir", nodes.cli.home / by, "-o", "json", *arguments, code=code,
+        "--dir", nodes.home / by, "-o", "json", *arguments, code=code,
     )  # fmt: skip
 
 
@@ -54,13 +42,7 @@ def whole_model_says(nodes, count):
     from meshnet_node.backends.reference import ReferenceBackend
 
     shard = ReferenceBackend().load([nodes.model], start=0, end=6, device="cpu")
-    slot = shard.open(0, 6)
-    step = slot.forward_tokens(shard.encode(PROMPT), sample=True)
-    found = []
-    while len(found) < count:
-        found.append(step.token)
-        step = slot.forward_tokens((step.token,), sample=True)
-    return found
+    return [step.token for step in greedy(shard.open(0, 6), shard.encode(PROMPT), count)]
 
 
 def test_two_processes_certify_a_recipe_and_then_serve_what_the_whole_model_says(nodes):
@@ -71,7 +53,8 @@ def test_two_processes_certify_a_recipe_and_then_serve_what_the_whole_model_says
     said = certify(nodes, "ada").json
     assert said["recipe_status"] == "certified"
     assert [one["attested"] for one in said["participants"]] == [True, True]
-    assert [one["label"] for one in said["participants"]] == ["ada", "bob"]
+    labels = [one["label"] for one in said["participants"]]
+    assert labels == [nodes.label("ada"), nodes.label("bob")]
     assert said["tokens_generated"] == 4
     assert nodes.recipe["status"] == "certified"
     assert generate(nodes).json["token_ids"] == whole_model_says(nodes, 8)
@@ -84,7 +67,10 @@ def test_two_processes_certify_a_recipe_and_then_serve_what_the_whole_model_says
 def test_three_processes_with_overlapping_ranges_certify(nodes):
     start_all(nodes, ada="0:3", bob="2:5", cyd="3:6")
     nodes.cli("admin", "policy", "set", "--min-certifying-nodes", "3")
-    said = certify(nodes, "bob").json
+    try:
+        said = certify(nodes, "bob").json
+    finally:
+        nodes.cli("admin", "policy", "set", "--min-certifying-nodes", "2")
     assert said["recipe_status"] == "certified"
     assert [(one["start"], one["end"]) for one in said["participants"]] == [(0, 3), (3, 5), (5, 6)]
     assert generate(nodes).json["token_ids"] == whole_model_says(nodes, 8)
@@ -99,21 +85,18 @@ def test_five_processes_certify(nodes):
     assert generate(nodes).json["token_ids"] == whole_model_says(nodes, 8)
 
 
-def test_two_processes_on_one_host_never_certify_under_the_default_policy(tmp_path, require):
+def test_two_processes_on_one_host_never_certify_under_the_default_policy(
+    tmp_path_factory, require, nodes_of
+):
     require("nats-server")
-    cli = Cli(tmp_path)
-    _, up = cli.up("--realm", "lab")
-    nodes = Nodes(cli)
-    try:
+    with realm_up(tmp_path_factory.mktemp("realm")) as default:
+        nodes = nodes_of(default)
         for name, layers in (("ada", "0:3"), ("bob", "3:6")):
             nodes.enrol(name)
             nodes.serve(name, layers, host=None)
         ran = certify(nodes, "ada", code=1)
         assert "hosts: a certifying route needs 2 distinct hosts" in ran.err
         assert nodes.recipe["status"] == "dark"
-    finally:
-        nodes.stop()
-        assert end(up) == 0
 
 
 def test_a_hop_that_was_killed_certifies_nothing_and_a_user_is_served_by_another(nodes):
@@ -125,12 +108,12 @@ def test_a_hop_that_was_killed_certifies_nothing_and_a_user_is_served_by_another
     again = generate(nodes)
     assert nodes.keys[lost] not in again.json["nodes"]
     assert again.json["token_ids"] == whole_model_says(nodes, 8)
-    assert f"({lost}): hop-lost" in again.err
+    assert f"({nodes.label(lost)}): hop-lost" in again.err
 
 
 def test_a_stranger_who_is_no_node_of_the_realm_gets_nothing_attested(nodes):
     start_all(nodes, ada="0:3", bob="3:6")
-    nodes.cli("node", "init", "--dir", nodes.cli.home / "eve", "-o", "json")
+    nodes.cli("node", "init", "--dir", nodes.home / "eve", "-o", "json")
     ran = certify(nodes, "eve", code=1)
     assert "unknown-peer" in ran.err
     assert nodes.recipe["status"] == "dark"

@@ -5,21 +5,12 @@ import signal
 
 import pytest
 
-from cli_kit import Cli, end
-from node_kit import Nodes
-
 
 @pytest.fixture
-def nodes(tmp_path, require):
-    for part in ("nats-server", "numpy", "gguf", "sentencepiece"):
-        require(part)
-    cli = Cli(tmp_path)
-    _, up = cli.up("--realm", "lab", "--accept-declared-hosts")
-    nodes = Nodes(cli)
+def nodes(nodes):
+    """With one of them enrolled."""
     nodes.enrol("ada")
-    yield nodes
-    nodes.stop()
-    assert end(up) == 0
+    return nodes
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
@@ -45,9 +36,9 @@ def test_a_node_that_was_killed_registers_anew_in_a_new_boot(nodes):
 
 def test_a_newer_process_of_the_same_key_takes_the_place_of_the_older_which_stops(nodes):
     elder = nodes.serve("ada", "0:3", host="h1")
-    copy = nodes.cli.home / "ada-too"
+    copy = nodes.home / "ada-too"
     copy.mkdir(mode=0o700)
-    shutil.copy2(nodes.cli.home / "ada" / "node.key", copy / "node.key")
+    shutil.copy2(nodes.home / "ada" / "node.key", copy / "node.key")
     nodes.serve("ada", "0:3", host="h1", directory=copy)
     code, words = elder.ended()
     assert code == 1
@@ -64,9 +55,9 @@ def test_one_directory_serves_one_process(nodes):
 
 def test_a_copied_key_on_another_host_ends_in_conflict(nodes):
     nodes.serve("ada", "0:3", host="h1")
-    copy = nodes.cli.home / "clone"
+    copy = nodes.home / "clone"
     copy.mkdir(mode=0o700)
-    shutil.copy2(nodes.cli.home / "ada" / "node.key", copy / "node.key")
+    shutil.copy2(nodes.home / "ada" / "node.key", copy / "node.key")
     nodes.serve("ada", "0:3", host="h2", directory=copy)
     shard = nodes.shard("ada")
     assert "conflict" in shard["reasons"]
@@ -74,7 +65,7 @@ def test_a_copied_key_on_another_host_ends_in_conflict(nodes):
 
 
 def test_a_node_that_nobody_enrolled_is_told_so(nodes):
-    nodes.cli("node", "init", "--dir", nodes.cli.home / "eve", "-o", "json")
+    nodes.cli("node", "init", "--dir", nodes.home / "eve", "-o", "json")
     served = nodes.start("eve", "0:3", host="h1")
     code, words = served.ended()
     assert code == 1
@@ -84,9 +75,9 @@ def test_a_node_that_nobody_enrolled_is_told_so(nodes):
 
 def test_a_suspended_node_hears_of_it_and_a_reinstated_one_must_start_anew(nodes):
     served = nodes.serve("ada", "0:3", host="h1")
-    nodes.cli("admin", "node", "suspend", "ada", "--reason", "maintenance")
+    nodes.cli("admin", "node", "suspend", nodes.label("ada"), "--reason", "maintenance")
     assert "suspended" in served.told("verdict", "suspended")["text"]
-    nodes.cli("admin", "node", "reinstate", "ada")
+    nodes.cli("admin", "node", "reinstate", nodes.label("ada"))
     code, words = served.ended()
     assert code == 1
     assert "started again" in words

@@ -3,20 +3,7 @@
 import pytest
 import trustme
 
-from cli_kit import Cli, end
-from node_kit import Nodes, free_port
-
-
-@pytest.fixture
-def nodes(tmp_path, require):
-    for part in ("nats-server", "numpy", "gguf", "sentencepiece"):
-        require(part)
-    cli = Cli(tmp_path)
-    _, up = cli.up("--realm", "lab", "--accept-declared-hosts")
-    nodes = Nodes(cli)
-    yield nodes
-    nodes.stop()
-    assert end(up) == 0
+from cli_kit import free_port
 
 
 def certificates(authority, folder, name):
@@ -48,12 +35,12 @@ def test_nodes_certify_and_serve_over_mutual_tls_and_a_stranger_gets_nowhere(nod
     assert nodes.shard("ada")["endpoint"].startswith("grpcs://")
     key = nodes.recipe["recipe_key"]
     driver = certificates(ours, tmp_path, "driver")
-    ask = ("node", "certify", "--recipe", key, "--tokens", "2", "--dir", nodes.cli.home / "ada")
+    ask = ("node", "certify", "--recipe", key, "--tokens", "2", "--dir", nodes.home / "ada")
 
     without = nodes.cli(*ask, code=1)
     assert "asks for a certificate" in without.err
     foreign = nodes.cli(*ask, *certificates(theirs, tmp_path, "stranger"), code=1)
-    assert "hop 0 (ada)" in foreign.err
+    assert f"hop 0 ({nodes.label('ada')})" in foreign.err
     some = nodes.cli(*ask, *driver[:2], code=2)
     assert "--tls-certificate" in some.err
     assert nodes.recipe["status"] == "dark"

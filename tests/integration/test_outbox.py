@@ -21,7 +21,8 @@ from meshnet_bus.api import ApiError, StreamApi
 from meshnet_bus.client import Unreachable, closing
 from meshnet_bus.outbox import KEEP_ACKNOWLEDGED_MS, Outbox, OutboxStopped
 from meshnet_bus.outbox_file import OutboxError, OutboxFile, OutboxFull, OutboxInUse
-from meshnet_bus.publisher import KeyInUse, PlaceLost, Publisher
+from meshnet_bus.place import KeyInUse, PlaceLost
+from meshnet_bus.publisher import Publisher
 from meshnet_bus.stream import stream_config
 from meshnet_events.envelope import ChainHead, sign_event
 from meshnet_events.facts import NodeEnrolled
@@ -255,7 +256,8 @@ async def test_killed_again_and_again_it_applies_every_event_once(server, nc, re
     assert set(told) <= set(labels), "handed and lost"
     # what was written and killed before it could be told: at most one each time
     assert len(labels) <= len(told) + 10
-    assert state.chains[ISSUER.public] == head
+    chain = state.chains[ISSUER.public]
+    assert (chain.issuerseq, chain.digest) == (head.issuerseq, head.digest)
     assert head.issuerseq == 1 + len(labels)
     assert set(state.counts) <= {"applied", "replayed"}
 
@@ -632,7 +634,8 @@ async def test_an_operators_enrolment_lets_a_lost_chain_start_anew(nc, realm, pa
     async def ask_head(sequence):
         return enrolment
 
-    with pytest.raises(PlaceLost, match="none that this key signed"):
+    unknown = f"enrolment by {OPERATOR.public}, which is no operator's key that this node was told"
+    with pytest.raises(PlaceLost, match=unknown):
         async with opened(path, nc, ask_head=ask_head):
             pass
     options = {"ask_head": ask_head, "operators": (OPERATOR.public,)}
@@ -644,6 +647,18 @@ async def test_an_operators_enrolment_lets_a_lost_chain_start_anew(nc, realm, pa
         assert outbox.head.issuerseq == 50
     prev = (await Publisher(nc, realm, OPERATOR).resume()).digest
     assert b'"issuerseq":50,"prev":"%b"' % prev.encode() in (await records(nc))[-1].body
+
+
+async def test_an_enrolment_that_the_key_itself_signed_is_an_event_like_any_other(nc, realm, path):
+    own = NodeEnrolled(chain_from=50, group="", label="", node=ISSUER.public)
+    await Publisher(nc, realm, ISSUER).publish(own)
+    (body,) = await bodies(nc)
+
+    async def ask_head(sequence):
+        return body
+
+    async with opened(path, nc, ask_head=ask_head, operators=(OPERATOR.public,)) as outbox:
+        assert outbox.head.issuerseq == 1
 
 
 # --- the file

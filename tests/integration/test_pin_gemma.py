@@ -5,6 +5,7 @@ from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 
+import msgspec
 import pytest
 from gguf import GGUFReader
 
@@ -64,7 +65,9 @@ def test_the_shipped_target_is_what_the_real_file_pins_to(gemma):
         revision=f"sha256:{shipped.artifact.content_digest}",
     )
 
-    assert pinned.lock(pinned.target_facts(TARGET)) == shipped
+    # what a forward puts out is no matter of pinning: test_doctor_gemma computes it
+    locked = pinned.lock(pinned.target_facts(TARGET))
+    assert locked == msgspec.structs.replace(shipped, forward=None)
 
 
 def test_two_halves_of_gemma_are_derivatives_of_one_artifact(gemma, tmp_path):

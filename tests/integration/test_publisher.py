@@ -6,7 +6,8 @@ import pytest
 from bus_kit import ISSUER, REALM, client, fill, until, withdrawn
 from meshnet_bus.api import ApiError, StreamApi
 from meshnet_bus.client import Unreachable, closing
-from meshnet_bus.publisher import KeyInUse, NotAcknowledged, PlaceLost, Publisher
+from meshnet_bus.place import KeyInUse, PlaceLost
+from meshnet_bus.publisher import NotAcknowledged, Publisher
 from meshnet_bus.stream import read_state, stream_config
 from meshnet_events.envelope import ChainHead, SignedEvent, sign_event
 from meshnet_events.gate import Gate

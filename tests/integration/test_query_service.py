@@ -13,9 +13,10 @@ from bus_kit import client, until, wire
 from kit import LAYERS, R, Scenario, boot_of
 from meshnet_bus import service as service_module
 from meshnet_bus.api import StreamApi
+from meshnet_bus.asker import Asker, QueryRefused
 from meshnet_bus.client import Unreachable, closing
 from meshnet_bus.presence import listen_presence, send_presence
-from meshnet_bus.service import Asker, QueryRefused, QueryService
+from meshnet_bus.service import QueryService
 from meshnet_bus.stream import provision
 from meshnet_events import subjects
 from meshnet_events.presence import Presence
@@ -353,21 +354,45 @@ async def test_no_headers_end_the_service_or_change_an_answer(nc, headers):
         assert json.loads(heard[0]) == {"sequence": 1, "answer": {"time_ns": 7}}
 
 
+async def everything_a_service_is_asked_on(nc):
+    """The subjects of every query, and of NATS's micro protocol in each of its spellings."""
+    told = ServicePing.from_dict(json.loads((await nc.request("$SRV.PING", timeout=2)).data))
+    return [subjects.query(REALM, name) for name in QUERY_NAMES] + [
+        f"$SRV.{verb}{whom}"
+        for verb in ("PING", "INFO", "STATS")
+        for whom in ("", f".{told.name}", f".{told.name}.{told.id}")
+    ]
+
+
 @pytest.mark.parametrize("aim", ["mesh.lab.evt.U", "mesh.lab.presence.U", "$JS.API.STREAM.LIST"])
 async def test_no_answer_goes_where_it_would_be_taken_for_the_trackers_word(nc, aim):
-    heard = []
+    heard, harmless = [], []
 
     async def note(message):
-        heard.append((message.subject, message.data))
+        heard.append(message.data)
+
+    async def note_harmless(message):
+        harmless.append(message.data)
 
     async with serving(nc, tell_time):
+        asked = await everything_a_service_is_asked_on(nc)
         await nc.subscribe(aim, cb=note)
-        await nc.subscribe("t.harmless", cb=note)
-        await wire(nc, b"mesh.lab.api.clock", b"{}", reply=aim.encode())
-        await wire(nc, b"mesh.lab.api.clock", b"{}", reply=b"t.harmless")
-        await until(lambda: heard)
+        await nc.subscribe("t.harmless", cb=note_harmless)
+        for subject in asked:
+            await wire(nc, subject.encode(), b"{}", reply=aim.encode())
+            await wire(nc, subject.encode(), b"{}", reply=b"t.harmless")
+        await until(lambda: len(harmless) == len(asked))
         await nc.flush()
-        assert [subject for subject, _ in heard] == ["t.harmless"]
+        assert heard == []
+
+
+async def test_no_answer_repeats_the_headers_of_the_question(nc):
+    headers = {"Nats-Expected-Last-Sequence": "0", "X": "y"}
+    async with serving(nc, tell_time):
+        for subject in await everything_a_service_is_asked_on(nc):
+            answer = await nc.request(subject, b"{}", timeout=2, headers=headers)
+            assert answer.data
+            assert not answer.headers
 
 
 async def test_a_handler_that_raises_is_unavailable_and_ends_nothing(nc, caplog):
@@ -391,7 +416,7 @@ async def test_an_answer_that_is_too_large_is_unavailable(nc):
         return Reply(sequence=5, error=QueryError("behind", "x" * MAX_ANSWER))
 
     async with serving(nc, answer):
-        with pytest.raises(QueryRefused, match="unavailable: the answer has 61,"):
+        with pytest.raises(QueryRefused, match="unavailable: the answer has 63,"):
             await Asker(nc, REALM).ask(ClockQuery())
 
 
@@ -486,21 +511,21 @@ async def test_a_server_that_is_gone_is_unreachable_and_the_question_is_not_kept
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("body", "why"),
     [
-        b"",
-        b"\xff",
-        b'{"sequence":1,"answer":{"time_ns":"7"}}',
-        b'{"sequence":1,"x":' + b"[" * 50_000,
-        b'{"sequence":1,"answer":{"time_ns":7}}' + b" " * MAX_ANSWER,
+        (b"", "Input data was truncated"),
+        (b"\xff", "JSON is malformed"),
+        (b'{"sequence":1,"answer":{"time_ns":"7"}}', "Expected `int`, got `str`"),
+        (b'{"sequence":1,"x":' + b"[" * 50_000, "it nests too deep"),
+        (b'{"sequence":1,"answer":{"time_ns":7}}' + b" " * MAX_ANSWER, "more than 63,488 bytes"),
     ],
 )
-async def test_what_is_no_answer_counts_as_none(nc, body):
+async def test_what_is_no_answer_counts_as_none(nc, body, why):
     async def lie(message):
         await message.respond(body)
 
     await nc.subscribe(subjects.query(REALM, "clock"), cb=lie)
-    with pytest.raises(Unreachable, match="no answer"):
+    with pytest.raises(Unreachable, match=f"no answer: {why}"):
         await Asker(nc, REALM).ask(ClockQuery())
 
 

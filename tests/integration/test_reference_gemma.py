@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from backend_kit import greedy
 from meshnet_node.backends import find_backend
 from meshnet_node.backends.reference import weights as weights_module
 from meshnet_node.pin import cut
@@ -57,10 +58,8 @@ def shard(gemma, rows):
 def generate(shard, ids, count):
     """Greedy tokens with their logits."""
     with closing(shard.open(0, LAYERS)) as slot:
-        step = slot.forward_tokens(ids, sample=True)
-        for _ in range(count):
+        for step in greedy(slot, ids, count):
             yield step.token, bytes(step.logits)
-            step = slot.forward_tokens((step.token,), sample=True)
 
 
 @pytest.mark.parametrize("case", GOLDEN, ids=lambda case: case["prompt"])

@@ -15,6 +15,7 @@ import anyio
 import msgspec
 import pytest
 
+from bus_kit import until
 from meshnet_events.envelope import canonical
 from meshnet_events.keys import EventKey
 from meshnet_node.session.failure import SessionFailed
@@ -30,7 +31,6 @@ from session_kit import (
     lying,
     stranger,
     tokens_of,
-    until,
     whole_model,
     wire,
 )

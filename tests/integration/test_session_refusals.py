@@ -8,9 +8,10 @@ import anyio
 import msgspec
 import pytest
 
+from bus_kit import until
+from meshnet_bus.asker import QueryRefused
 from meshnet_bus.client import Unreachable
 from meshnet_bus.outbox_file import OutboxFull
-from meshnet_bus.service import QueryRefused
 from meshnet_events import forms
 from meshnet_events.keys import EventKey
 from meshnet_events.queries import NOT_FOUND
@@ -36,7 +37,6 @@ from session_kit import (
     lab,
     stranger,
     tokens_of,
-    until,
 )
 
 OTHER_RECIPE = msgspec.structs.replace(RECIPE, kv_dtype="float32")

@@ -107,25 +107,21 @@ def canonical_by_another(event: bytes) -> bytes:
 @given(st.binary(max_size=300))
 @example(b"")
 @example(b'{"event":{},"sig":""}')
-@settings(deadline=None)
 def test_arbitrary_bytes_are_refused_the_same_way_by_all(body):
     assert isinstance(judge(body), Refusal)
 
 
 @given(st.text(max_size=200))
-@settings(deadline=None)
 def test_arbitrary_text_is_refused_the_same_way_by_all(text):
     assert isinstance(judge(text.encode("utf-8", "surrogatepass")), Refusal)
 
 
 @given(json_values | json_objects)
-@settings(deadline=None)
 def test_arbitrary_json_is_refused_the_same_way_by_all(value):
     assert isinstance(judge(canonical(value)), Refusal)
 
 
 @given(json_values, st.sampled_from(sorted(members())))
-@settings(deadline=None)
 def test_arbitrary_json_in_any_member_is_judged_the_same_way_by_all(value, name):
     result = screen(good(**{name: value})).verified()
     if isinstance(result, Event):
@@ -133,7 +129,6 @@ def test_arbitrary_json_in_any_member_is_judged_the_same_way_by_all(value, name)
 
 
 @given(json_values, json_keys, st.sampled_from(sorted(BODIES)))
-@settings(deadline=None)
 def test_arbitrary_json_in_any_place_of_data_is_judged_the_same_way_by_all(value, key, type_):
     event = json.loads(signed_part(BODIES[type_]))
     event["data"][key] = value
@@ -169,7 +164,7 @@ def test_no_event_survives_the_loss_or_doubling_of_any_byte(type_):
 
 
 @given(golden_types, st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_slices_put_in_taken_out_or_repeated_are_judged_the_same_way_by_all(type_, data):
     body = BODIES[type_]
     for _ in range(data.draw(st.integers(1, 3))):
@@ -182,7 +177,7 @@ def test_slices_put_in_taken_out_or_repeated_are_judged_the_same_way_by_all(type
 
 
 @given(golden_types, st.data())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_what_is_rightly_signed_and_accepted_is_canonical_by_another_json_library(type_, data):
     key = golden.issuer(golden.FACTS[type_])
     event = signed_part(BODIES[type_])
@@ -206,7 +201,6 @@ def test_what_is_rightly_signed_and_accepted_is_canonical_by_another_json_librar
 
 
 @given(identity_blocks() | json_objects, st.booleans())
-@settings(deadline=None)
 def test_an_identity_is_good_only_in_its_canonical_spelling(block, spaced):
     spelled = json.dumps(block, separators=None if spaced else (",", ":"), ensure_ascii=False)
     gate = warmed_gate()
@@ -220,14 +214,12 @@ def test_an_identity_is_good_only_in_its_canonical_spelling(block, spaced):
 
 
 @given(st.text(max_size=80))
-@settings(deadline=None)
 def test_any_subject_but_the_right_one_is_refused(subject):
     body = BODIES[REGISTERED]
     assert isinstance(judge(body, subject), Refusal) == (subject != SUBJECT)
 
 
 @given(st.binary(min_size=64, max_size=64))
-@settings(deadline=None)
 def test_any_signature_but_the_right_one_is_refused(signature):
     body = BODIES[REGISTERED]
     text = base64.urlsafe_b64encode(signature).rstrip(b"=")
@@ -252,13 +244,13 @@ def round_trip(fact: Fact, key: EventKey, head: ChainHead, time_ms: int, chance:
 
 
 @given(any_fact, keys, chain_heads, st.integers(0, 2**47), st.binary(min_size=10, max_size=10))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_signed_fact_passes_the_gate_unchanged(fact, key, head, time_ms, chance):
     round_trip(fact, key, head, time_ms % 253_402_300_800_000, chance)
 
 
 @pytest.mark.parametrize("kind", BY_FACT, ids=lambda kind: kind.NAME)
 @given(st.data())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_each_type_of_fact_passes_the_gate_unchanged(kind, data):
     round_trip(data.draw(BY_FACT[kind]), KEY, ChainHead(), golden.TIME_MS, bytes(10))

@@ -62,7 +62,7 @@ def routes(draw):
     return model, hops, calls
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(route=routes())
 def test_a_route_gives_what_the_whole_model_gives(shards, route):
     model, hops, calls = route

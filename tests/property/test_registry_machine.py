@@ -390,5 +390,5 @@ def _differing(before, after):
     return {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
 
 
-Registries.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+Registries.TestCase.settings = settings(max_examples=80, stateful_step_count=40)
 test_the_registry_and_its_model_agree = Registries.TestCase

@@ -129,7 +129,7 @@ class History:
         )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**32), commit_every=st.integers(2, 40))
 def test_a_state_that_was_read_back_goes_on_as_if_it_never_was(
     tmp_path_factory, seed, commit_every

@@ -281,7 +281,7 @@ cases = st.randoms(use_true_random=True).map(make_case)
 
 
 @given(cases)
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=2000)
 def test_the_route_is_the_first_of_all_chains_in_the_order_of_the_specification(case):
     usable = [one for one in case.rows if is_usable(case, one)]
     status = case.recipe.status
@@ -300,7 +300,7 @@ def test_the_route_is_the_first_of_all_chains_in_the_order_of_the_specification(
 
 
 @given(cases)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_every_hop_computes_within_its_shard_and_together_they_tile_the_model(case):
     found = case.plan()
     if isinstance(found, NoRoute):
@@ -315,7 +315,7 @@ def test_every_hop_computes_within_its_shard_and_together_they_tile_the_model(ca
 
 
 @given(cases)
-@settings(max_examples=800, deadline=None)
+@settings(max_examples=800)
 def test_each_alternative_is_the_best_of_what_the_routes_before_left(case):
     found = case.plan()
     if isinstance(found, NoRoute):
@@ -332,7 +332,7 @@ def test_each_alternative_is_the_best_of_what_the_routes_before_left(case):
 
 
 @given(cases, st.randoms(use_true_random=False))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_the_order_in_which_claims_and_refusals_came_does_not_matter(case, chance):
     before = case.plan()
     live = case.state.live_claims.get(KEY, {})
@@ -350,7 +350,7 @@ def search(problem: Problem, effort: Effort) -> Chain | type[GaveUp] | None:
 
 
 @given(cases, st.integers(0, 300), st.randoms(use_true_random=False))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_a_search_gives_up_or_does_not_in_whatever_order_the_claims_came(case, steps, chance):
     """A state that was read back has its claims in another order, and must answer alike."""
     problem = _problem(case.state, case.recipe, case.purpose, case.exclude, case.liveness)
@@ -366,7 +366,7 @@ def test_a_search_gives_up_or_does_not_in_whatever_order_the_claims_came(case, s
 
 
 @given(cases, st.integers(0, 300))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_what_is_found_where_a_search_gives_up_is_a_route(case, steps):
     problem = _problem(case.state, case.recipe, case.purpose, case.exclude, case.liveness)
     chain = search(problem, Effort(steps))
@@ -382,7 +382,7 @@ def test_what_is_found_where_a_search_gives_up_is_a_route(case, steps):
 
 
 @given(cases)
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=2000)
 def test_obstacles_are_exactly_what_is_in_the_way(case):
     found = case.plan()
     if isinstance(found, Route):

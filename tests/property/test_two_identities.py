@@ -153,7 +153,6 @@ def ask_tracker(block):
         return None, refusal
 
 
-@settings(deadline=None)
 @given(block=blocks())
 def test_both_derive_the_same_digests_from_a_sound_block(block):
     assert ask_node(block) == ask_tracker(block)
@@ -175,7 +174,7 @@ def hold_together(block, where, name):
         assert refusal.field in node_words
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(block=blocks())
 def test_both_agree_about_every_single_fault_near_a_sound_block(block):
     for where in objects_of(block):
@@ -186,7 +185,7 @@ def test_both_agree_about_every_single_fault_near_a_sound_block(block):
         hold_together(changed(block, where, "unheard_of", 1), where, "unheard_of")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(data=st.data(), block=blocks(), value=json_values)
 def test_both_agree_about_any_value_in_any_place(data, block, value):
     where = data.draw(st.sampled_from(objects_of(block)))
@@ -209,7 +208,7 @@ def almost_pins(draw):
     return draw(paddings) + "".join(letters) + draw(paddings)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(block=blocks(), pin=almost_pins(), tokenizer=st.booleans())
 def test_both_agree_on_which_references_move(block, pin, tokenizer):
     block.pop("fingerprint", None)
@@ -220,7 +219,6 @@ def test_both_agree_on_which_references_move(block, pin, tokenizer):
     assert ask_node(block)[0] == ask_tracker(block)[0]
 
 
-@settings(deadline=None)
 @given(value=json_values)
 def test_both_refuse_what_is_no_block(value):
     assert ask_node(value)[0] is None
@@ -278,7 +276,6 @@ def told(mismatches):
     return [(mismatch.reason, mismatch.shard_index) for mismatch in mismatches]
 
 
-@settings(deadline=None)
 @given(pair=pairs(), index=st.none() | st.integers(0, 9))
 def test_both_tell_the_same_differences(pair, index):
     left, right = pair
@@ -334,7 +331,7 @@ def registry_in(status, identities):
     return registry
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     route=routes(),
     status=st.sampled_from([None, "unknown", "dark", "certified"]),

@@ -16,13 +16,15 @@ import time
 import anyio
 import msgspec
 import pytest
+import trustme
 
-import third_party
+from cli_kit import free_port
 from meshnet_events.keys import EventKey
 from meshnet_events.queries import NodeAnswer
 from meshnet_node import targets
 from meshnet_node.admission import AdmissionRequirement, CapabilityAdmissionError, admit
 from meshnet_node.backends import BackendError, available_backends, find_backend
+from meshnet_node.directory import NodeDirectory
 from meshnet_node.doctor import (
     Expected,
     ExpectedError,
@@ -36,13 +38,15 @@ from meshnet_node.doctor import (
     joined,
     read_expected,
 )
+from meshnet_node.doctor.asking import asking
 from meshnet_node.doctor.check import Check, Silent, make_checks
 from meshnet_node.doctor.declare import CannotDeclare, observed_recipe
 from meshnet_node.doctor.finding import Diagnosis, failed, ok, skipped, warning
 from meshnet_node.doctor.machine import TRIAL_BYTES
-from meshnet_node.host import NoMachineId, host_of
+from meshnet_node.host import NoHostName, NoMachineId, host_of
 from meshnet_node.pin import cut, pin
 from meshnet_node.recipe_manifest import write_manifest
+from meshnet_node.session.transport import Tls
 from meshnet_node.targets import with_forward, write_locked_target
 
 LABELS = ("toy", "1", "1")
@@ -50,15 +54,6 @@ KEY = EventKey(bytes(range(32)))
 OTHER = EventKey(bytes(32))
 REVISION = "0f" * 20
 NOW = 1_790_000_000.0
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory, require):
-    """The third party's backend, installed and found as any other."""
-    require("gguf")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(third_party.install(tmp_path_factory.mktemp("site")))
-        yield
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +64,7 @@ def folders(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def model(site, tmp_path):
+def model(acme_toy, tmp_path):
     from acme_toy.make_model import write
 
     path = tmp_path / "toy.gguf"
@@ -165,7 +160,7 @@ def test_a_layout_that_the_backend_settled_otherwise_is_found_after_loading(mode
 @pytest.mark.parametrize("backend", ["acme-toy", "reference-numpy"])
 def test_a_weight_that_is_no_number_fails_the_forward(request, tmp_path, backend):
     if backend == "acme-toy":
-        request.getfixturevalue("site")
+        request.getfixturevalue("acme_toy")
         from acme_toy.make_model import write
 
         path = tmp_path / "nan.gguf"
@@ -226,7 +221,7 @@ def test_a_corrupted_file_is_named_with_both_digests_and_not_computed_with(model
     assert [one.status for one in diagnosis.findings[1:]] == ["skipped"] * 6
 
 
-def test_a_part_that_is_corrupted_is_named_among_its_set(site, tmp_path, require):
+def test_a_part_that_is_corrupted_is_named_among_its_set(acme_toy, tmp_path, require):
     from gguf_files import write_model
 
     parts = tuple(write_model(tmp_path / "m.gguf", parts_of_tensors=8))
@@ -353,9 +348,7 @@ def test_a_file_that_is_no_model_is_named(model, tmp_path):
     assert str(model) in found.found
 
 
-def test_a_backend_that_cannot_load_gives_a_report_of_an_error(model, monkeypatch):
-    import acme_toy
-
+def test_a_backend_that_cannot_load_gives_a_report_of_an_error(acme_toy, model, monkeypatch):
     def full(*_):
         raise MemoryError("no 700 GiB here")
 
@@ -368,9 +361,18 @@ def test_a_backend_that_cannot_load_gives_a_report_of_an_error(model, monkeypatc
     assert [one.status for one in diagnosis.findings[4:]] == ["skipped"] * 3
 
 
-def test_a_shard_that_will_not_go_is_a_finding_too(model, monkeypatch):
+def test_a_backend_that_does_not_say_what_runs_is_not_taken_to_run_as_declared(model, monkeypatch):
     import acme_toy
 
+    manifest = declare(model)
+    monkeypatch.setattr(acme_toy.ToyBackend, "runtime_version", property(lambda _: 1 / 0))
+    diagnosis = examine(model, manifest=manifest)
+    assert finding(diagnosis, "version").status == "failed"
+    assert finding(diagnosis, "layout").status == "skipped"
+    assert not diagnosis.report.passed
+
+
+def test_a_shard_that_will_not_go_is_a_finding_too(acme_toy, model, monkeypatch):
     manifest = declare(model)
     monkeypatch.setattr(acme_toy.ToyShard, "close", lambda _: 1 / 0)
     diagnosis = examine(model, manifest=manifest)
@@ -378,9 +380,9 @@ def test_a_shard_that_will_not_go_is_a_finding_too(model, monkeypatch):
     assert diagnosis.report.status == "failed"
 
 
-def test_ctrl_c_in_a_forward_ends_the_doctor_and_gives_the_layers_back(model, monkeypatch):
-    import acme_toy
-
+def test_ctrl_c_in_a_forward_ends_the_doctor_and_gives_the_layers_back(
+    acme_toy, model, monkeypatch
+):
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
@@ -423,22 +425,35 @@ def test_an_expectation_is_read_from_a_pin_or_a_block(model, tmp_path):
 # -- backends -------------------------------------------------------------------------------------
 
 
-def test_a_third_partys_backend_is_found_by_its_entry_point(site):
+def test_a_third_partys_backend_is_found_by_its_entry_point(acme_toy):
     assert "acme-toy" in available_backends()
     assert find_backend("acme-toy").backend_id == "acme-toy"
 
 
-def test_a_backend_that_is_another_than_its_entry_point_says_is_refused(site, monkeypatch):
-    import acme_toy
-
+def test_a_backend_that_is_another_than_its_entry_point_says_is_refused(acme_toy, monkeypatch):
     monkeypatch.setattr(acme_toy.ToyBackend, "backend_id", "acme-cuda")
     with pytest.raises(BackendError, match="name both the same"):
         find_backend("acme-toy")
 
 
-def test_a_synthetic_backend_is_a_warning_and_the_report_says_so(model, monkeypatch):
-    import acme_toy
+@pytest.mark.parametrize("raised", [AttributeError("no driver"), SystemExit("no driver")])
+def test_a_backend_that_cannot_be_made_says_whose_fault_that_is(acme_toy, monkeypatch, raised):
+    def fail(_):
+        raise raised
 
+    said = rf"acme_toy:ToyBackend\) cannot be made: {type(raised).__name__}: no driver"
+    monkeypatch.setattr(acme_toy.ToyBackend, "__init__", fail)
+    with pytest.raises(BackendError, match=said):
+        find_backend("acme-toy")
+
+
+def test_an_entry_point_that_names_nothing_is_the_backends_fault(acme_toy, monkeypatch):
+    monkeypatch.delattr(acme_toy, "ToyBackend")
+    with pytest.raises(BackendError, match="cannot be made: AttributeError"):
+        find_backend("acme-toy")
+
+
+def test_a_synthetic_backend_is_a_warning_and_the_report_says_so(acme_toy, model, monkeypatch):
     monkeypatch.setattr(acme_toy.ToyBackend, "synthetic", True)
     diagnosis = examine(model)
     assert finding(diagnosis, "backend").status == "warning"
@@ -459,13 +474,11 @@ def test_a_recipe_follows_from_the_files_and_what_the_backend_reports(tiny):
     assert (recipe.recipe_id, recipe.recipe_version) == ("toy", "1")
 
 
-def test_what_neither_says_is_named_and_a_contradiction_refused(model, tiny, monkeypatch):
+def test_what_neither_says_is_named_and_a_contradiction_refused(acme_toy, model, tiny, monkeypatch):
     with pytest.raises(CannotDeclare, match=r"tokenizer_revision: neither the files nor acme-toy"):
         observed_recipe([model], "acme-toy", labels=LABELS)
     with pytest.raises(CannotDeclare, match="tokenizer_revision: found"):
         observed_recipe([tiny], "reference-numpy", labels=LABELS, tokenizer_revision="ab" * 20)
-    import acme_toy
-
     monkeypatch.setattr(acme_toy.ToyBackend, "runtime_version", "1.1")
     with pytest.raises(CannotDeclare, match=r"runtime_version: acme-toy reports '1\.0'"):
         observed_recipe([model], "acme-toy", labels=LABELS, tokenizer_revision="none-1.0")
@@ -493,7 +506,9 @@ def machine_id(tmp_path):
 
 
 def machine(folder, machine_id, **case):
-    return examine_machine(MachineCase(directory=folder, machine_id=machine_id, **case))
+    return examine_machine(
+        MachineCase(directory=NodeDirectory(folder), machine_id=machine_id, **case)
+    )
 
 
 def test_a_sound_machine_passes_and_keeps_nothing_of_the_trial(folder, machine_id):
@@ -548,15 +563,21 @@ def test_a_machine_id_that_is_none_or_a_placeholder_is_refused(folder, machine_i
     assert host_of("lab", "rack-2", machine_id=machine_id).source == "declared"
 
 
-@pytest.mark.parametrize(
-    ("accepts", "status"), [(True, "ok"), (False, "warning"), (None, "warning")]
-)
-def test_a_declared_host_is_a_warning_unless_the_policy_is_known_to_accept_it(
-    folder, machine_id, accepts, status
-):
-    diagnosis = machine(folder, machine_id, declared_host="rack-2", accepts_declared=accepts)
-    assert finding(diagnosis, "host").status == status
-    assert diagnosis.passed
+def test_a_declared_host_is_no_fault_and_what_it_depends_on_is_said(folder, machine_id):
+    diagnosis = machine(folder, machine_id, declared_host="rack-2")
+    found = finding(diagnosis, "host")
+    assert (found.status, diagnosis.verdict) == ("ok", "passed")
+    assert "'rack-2'" in found.found
+    assert "where the realm's policy accepts" in found.found
+
+
+@pytest.mark.parametrize("name", ["", "  ", "\udcff"])
+def test_a_declared_host_that_is_no_name_is_refused_wherever_it_is_named(folder, machine_id, name):
+    with pytest.raises(NoHostName):
+        host_of("lab", name, machine_id=machine_id)
+    found = the_failure(machine(folder, machine_id, declared_host=name))
+    assert found.name == "host"
+    assert "--declared-host" in found.fix
 
 
 @pytest.fixture
@@ -734,9 +755,9 @@ async def examined_endpoint(endpoint, key=KEY):
         ("grpc://127.0.0.1:PORT", OTHER, "failed", OTHER.public),
         ("grpc://0.0.0.0:PORT", KEY, "failed", "none that peers could reach"),
         ("grpc://[::]:PORT", KEY, "failed", "none that peers could reach"),
-        ("http://127.0.0.1:PORT", KEY, "failed", "is no endpoint"),
-        ("grpc://127.0.0.1:0", KEY, "failed", "is no endpoint"),
-        ("grpc://127.0.0.1:70000", KEY, "failed", "is no endpoint"),
+        ("http://127.0.0.1:PORT", KEY, "failed", "not an endpoint"),
+        ("grpc://127.0.0.1:0", KEY, "failed", "not an endpoint"),
+        ("grpc://127.0.0.1:70000", KEY, "failed", "not an endpoint"),
         ("grpc://127.0.0.1:1", KEY, "failed", "OSError"),
     ],
 )
@@ -745,6 +766,30 @@ async def test_the_own_endpoint_is_reached_as_a_peer_would(endpoint, key, status
     assert found.status == status
     assert said in found.found
     assert found.fix
+
+
+async def test_an_endpoint_of_mutual_tls_needs_a_certificate_to_show_and_no_open_port():
+    case = RealmCase(node=KEY.public, endpoint="grpcs://10.0.0.7:7001", reach=ask_over_tcp)
+    found = finding(await examine_realm(case), "endpoint")
+    assert (found.status, "no certificate" in found.found) == ("failed", True)
+    assert "--tls-certificate" in found.fix
+    assert "firewall" not in found.fix
+
+
+@pytest.mark.parametrize("scheme", ["grpc", "grpcs"])
+async def test_certificates_are_shown_at_an_endpoint_that_asks_for_them_and_at_no_other(scheme):
+    authority = trustme.CA()
+    made = authority.issue_cert("127.0.0.1")
+    tls = Tls(
+        authority=authority.cert_pem.bytes(),
+        certificate=made.cert_chain_pems[0].bytes(),
+        key=made.private_key_pem.bytes(),
+    )
+    endpoint = f"{scheme}://127.0.0.1:{free_port()}"
+    case = RealmCase(node=None, endpoint=endpoint)
+    async with asking(case, server=None, realm=None, key=KEY, tls=tls) as case:
+        found = finding(await examine_realm(case), "endpoint")
+    assert found.found.startswith(f"{endpoint} answers with this node's key")
 
 
 async def test_what_cannot_be_asked_is_skipped_and_the_verdict_says_so():

@@ -9,7 +9,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-import third_party
 from meshnet_node.doctor import ShardQuestion, examine_shard
 from meshnet_node.doctor.declare import observed_recipe
 from meshnet_node.pin import pin
@@ -30,13 +29,10 @@ def own_cache(tmp_path, monkeypatch):
 
 
 def test_the_version_was_asked_of_a_binary_that_was_not_the_one_running(
-    tmp_path, monkeypatch, require
+    acme_toy, tmp_path, monkeypatch
 ):
-    require("gguf")
     case = CASES["version-of-another-binary"]
     (step,), (verdict,) = case["given_when"], case["then"]
-    monkeypatch.syspath_prepend(third_party.install(tmp_path / "site"))
-    import acme_toy
     from acme_toy.make_model import write
 
     model, manifest = tmp_path / "toy.gguf", tmp_path / "recipes.toml"

@@ -216,9 +216,7 @@ def test_paths_that_are_no_files_are_refused_at_once(tmp_path):
         pin([])
 
 
-@settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     changes=st.lists(
         st.tuples(st.integers(0, 2000), st.sampled_from([0, 1, 9, 0x7F, 0x80, 0xFF])),

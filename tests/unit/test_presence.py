@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import golden
@@ -95,13 +95,11 @@ def test_the_largest_body_is_read_and_one_byte_more_is_not():
 
 
 @given(st.binary(max_size=200) | (json_values | json_objects).map(canonical))
-@settings(deadline=None)
 def test_nothing_arbitrary_is_presence_or_raises(body):
     assert decode_presence(body) is None
 
 
 @given(json_values, st.sampled_from(sorted(TOLD)))
-@settings(deadline=None)
 def test_a_member_of_any_value_is_read_as_it_is_or_not_at_all(value, name):
     told = {**TOLD, name: value}
     read = decode_presence(canonical(told))

@@ -15,21 +15,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import third_party
 from meshnet_node import challenge
 from meshnet_node.admission import AdmissionRequirement, CapabilityAdmissionError, admit
 from meshnet_node.backends import BackendError, NotFinite, Step
 from meshnet_node.capability import NO_OUTPUT_DIGEST, CapabilityContext, ShardSelection
 from meshnet_node.challenge import FLOAT32, UnknownDtype, activations, dtype_of, token_ids
+from meshnet_node.doctor import probe_capability
 from meshnet_node.foreign import MAX_TEXT
 from meshnet_node.pin import pin
-from meshnet_node.probe import (
-    MAX_DIAGNOSTICS,
-    PROMPT,
-    STEPS,
-    measure,
-    probe_capability,
-)
+from meshnet_node.probe import PROMPT, STEPS, measure
 from meshnet_node.recipe_identity import RECIPE_AXES, RuntimeRecipe
 from meshnet_node.running import differences
 
@@ -40,17 +34,13 @@ NAN, INFINITY = math.nan, math.inf
 
 
 @pytest.fixture(scope="module")
-def toy(tmp_path_factory, require):
+def toy(acme_toy, tmp_path_factory):
     """The third party's module, and a model file for it."""
-    require("gguf")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(third_party.install(tmp_path_factory.mktemp("site")))
-        import acme_toy
-        from acme_toy.make_model import write
+    from acme_toy.make_model import write
 
-        acme_toy.path = tmp_path_factory.mktemp("model") / "toy.gguf"
-        write(acme_toy.path)
-        yield acme_toy
+    acme_toy.path = tmp_path_factory.mktemp("model") / "toy.gguf"
+    write(acme_toy.path)
+    return acme_toy
 
 
 class Bent:
@@ -120,6 +110,12 @@ def make_context(toy, layers=WHOLE, backend=None, **changes):
         manifest=None,
         device="cpu",
     )
+
+
+def report_of(toy, shard, layers=WHOLE, **changes):
+    """The report about a backend that loads `shard`."""
+    backend = Bent(toy.ToyBackend(), load=lambda _: lambda files, **k: shard)
+    return probe_capability(make_context(toy, layers, backend, **changes), files=[toy.path])
 
 
 def logits(step, **values):
@@ -241,13 +237,10 @@ def test_a_short_context_is_not_overrun(bends, room):
     assert (measure(shard, *WHOLE).status, measure(shard, *WHOLE).tokens) == ("passed", room)
 
 
-def test_a_shard_that_was_loaded_stays_open_and_one_loaded_for_it_is_closed(toy, bends, context):
+def test_a_shard_that_was_loaded_for_its_proof_is_given_back(toy, bends):
     closed = []
     shard = Bent(bends.shard(), close=lambda inner: lambda: closed.append(inner))
-    assert probe_capability(context, shard=shard).passed
-    assert closed == []
-    backend = Bent(toy.ToyBackend(), load=lambda _: lambda files, **k: shard)
-    assert probe_capability(make_context(toy, backend=backend), files=[toy.path]).passed
+    assert report_of(toy, shard).passed
     assert closed == [shard.inner]
 
 
@@ -368,8 +361,8 @@ def test_an_output_that_is_not_the_recorded_one_fails_and_tells_both(bends):
     ],
     ids=str,
 )
-def test_a_shard_that_cannot_be_asked_is_an_error_and_nothing_raises(bends, context, bend, said):
-    report = probe_capability(context, shard=Bent(bends.shard(), **bend))
+def test_a_shard_that_cannot_be_asked_is_an_error_and_nothing_raises(toy, bends, bend, said):
+    report = report_of(toy, Bent(bends.shard(), **bend))
     assert report.status == "error"
     assert report.tokens == 0
     assert said in " ".join(report.diagnostics)
@@ -397,43 +390,33 @@ def test_whatever_a_backend_raises_ends_in_a_report_that_a_fact_can_hold(toy, be
         raise raised
 
     backend = Bent(toy.ToyBackend(), load=lambda _: fail)
-    closing = Bent(bends.shard(), close=lambda _: fail)
-    for context, what in (
-        (make_context(toy, backend=backend), {"files": [toy.path]}),
-        (make_context(toy), {"shard": bends.steps(WHOLE, fail)}),
-        (
-            make_context(
-                toy, backend=Bent(toy.ToyBackend(), load=lambda _: lambda f, **k: closing)
-            ),
-            {"files": [toy.path]},
-        ),
+    loading = probe_capability(make_context(toy, backend=backend), files=[toy.path])
+    computing = report_of(toy, bends.steps(WHOLE, fail))
+    closing = report_of(toy, Bent(bends.shard(), close=lambda _: fail))
+    for report, where, status in (
+        (loading, "load", "error"),
+        (computing, "forward", "error"),
+        (closing, "close", "failed"),
     ):
-        report = probe_capability(context, **what)
-        assert report.status == "error"
-        assert report.diagnostics[0].startswith(said)
+        assert report.status == status
+        assert report.diagnostics[0].startswith(f"{where}: {said}")
         assert all(len(text) <= MAX_TEXT for text in report.diagnostics)
         report.to_fact()
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, asyncio.CancelledError, GeneratorExit])
-def test_what_stops_the_process_or_the_task_goes_through(bends, context, stop):
+def test_what_stops_the_process_or_the_task_goes_through(toy, bends, stop):
     def interrupt(step, count):
         raise stop
 
     with pytest.raises(stop):
-        probe_capability(context, shard=bends.steps(WHOLE, interrupt))
+        report_of(toy, bends.steps(WHOLE, interrupt))
 
 
-def test_without_files_and_without_a_shard_there_is_nothing_to_prove(context):
-    report = probe_capability(context)
-    assert report.status == "error"
-    assert "no files" in report.diagnostics[0]
-
-
-def test_a_backend_that_will_not_say_whether_it_is_synthetic_is_taken_to_be(toy, bends):
+def test_a_backend_that_will_not_say_whether_it_is_synthetic_is_taken_to_be(toy):
     backend = Bent(toy.ToyBackend(), synthetic=lambda _: 1 / 0)
-    assert probe_capability(make_context(toy, backend=backend), shard=bends.shard()).synthetic
-    assert not probe_capability(make_context(toy), shard=bends.shard()).synthetic
+    assert probe_capability(make_context(toy, backend=backend), files=[toy.path]).synthetic
+    assert not probe_capability(make_context(toy), files=[toy.path]).synthetic
 
 
 # -- what runs and what was declared --------------------------------------------------------------
@@ -446,21 +429,21 @@ def other(value):
 @pytest.mark.parametrize(
     "axis", [a for a in RECIPE_AXES if a not in {"tokenizer_revision", "backend_id"}]
 )
-def test_an_axis_that_runs_otherwise_than_declared_fails_and_is_named(toy, bends, axis):
+def test_an_axis_that_runs_otherwise_than_declared_fails_and_is_named(toy, axis):
     declared = other(make_context(toy).recipe.axes[axis])
-    context = make_context(toy, **{axis: declared})
-    report = probe_capability(context, shard=bends.shard())
+    report = probe_capability(make_context(toy, **{axis: declared}), files=[toy.path])
     assert report.status == "failed"
     assert len(report.diagnostics) == 1
-    assert report.diagnostics[0].startswith(f"{axis}: declared {declared!r}, running ")
+    check = "version" if axis == "runtime_version" else "layout"
+    assert report.diagnostics[0].startswith(f"{check}: {axis}: declared {declared!r}, running ")
 
 
-def test_a_layout_that_only_the_loaded_shard_knows_is_compared(bends, context):
+def test_a_layout_that_only_the_loaded_shard_knows_is_compared(toy, bends):
     shard = bends.shard()
     settled = Bent(shard, axes={**shard.axes, "kv_layout": "paged-16/HND"})
-    report = probe_capability(context, shard=settled)
+    report = report_of(toy, settled)
     assert report.status == "failed"
-    assert report.diagnostics == ("kv_layout: declared 'mean', running 'paged-16/HND'",)
+    assert report.diagnostics == ("layout: kv_layout: declared 'mean', running 'paged-16/HND'",)
 
 
 def test_an_axis_left_unsaid_or_unheard_of_is_a_difference_but_for_the_tokenizer(bends, context):
@@ -483,11 +466,11 @@ def test_the_version_of_the_backend_counts_as_well_as_that_of_what_it_loaded(toy
     ]
 
 
-def test_many_faults_are_told_in_a_bounded_number_of_texts(bends, context):
+def test_many_faults_are_told_in_bounded_texts_that_a_fact_can_hold(toy, bends):
     shard = bends.shard()
     axes = {**shard.axes, **{f"x{number}": "y" * 5_000 for number in range(60)}}
-    report = probe_capability(context, shard=Bent(shard, axes=axes))
-    assert len(report.diagnostics) == MAX_DIAGNOSTICS
-    assert report.diagnostics[-1] == "and 45 more"
-    assert all(len(text) <= MAX_TEXT for text in report.diagnostics)
+    report = report_of(toy, Bent(shard, axes=axes))
+    (told,) = report.diagnostics
+    assert told.startswith("layout: x0: declared 'no such axis'")
+    assert len(told) == MAX_TEXT
     report.to_fact()

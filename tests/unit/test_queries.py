@@ -21,6 +21,8 @@ from meshnet_events.queries import (
     ClaimQuery,
     ClockAnswer,
     ClockQuery,
+    HeadAnswer,
+    HeadQuery,
     NodeAnswer,
     NodeQuery,
     PlanAnswer,
@@ -36,7 +38,7 @@ from meshnet_tracker.api.answers import answer_from
 from meshnet_tracker.presence import PresenceOverlay, boots_in
 from strategies import json_values
 
-ENCODE = msgspec.json.Encoder(order="sorted").encode
+ENCODE = queries.encode
 
 
 class Tracker:
@@ -140,6 +142,7 @@ def test_a_node_is_told_with_the_head_of_its_chain(tracker):
     answer = tracker.ask(NodeQuery(node=lab.public("n1")))
     assert isinstance(answer, NodeAnswer)
     assert (answer.head_issuerseq, answer.head_digest) == (1, lab.heads["n1"].digest)
+    assert answer.head_sequence == lab.records[-1].sequence
     assert (answer.group, answer.label, answer.status) == ("g", "first", "enrolled")
     assert (answer.boot_id, answer.may_speak) == (boot_of("n1", "b1"), True)
     assert answer.shards == ("main",)
@@ -157,7 +160,7 @@ def test_a_node_is_told_with_the_ids_of_its_live_claims_and_no_more_than_fit(tra
 def test_a_key_that_nobody_heard_of_is_unknown_and_not_an_error(tracker):
     answer = tracker.ask(NodeQuery(node=tracker.lab.public("stranger")))
     assert (answer.status, answer.may_speak, answer.boot_id) == ("unknown", False, None)
-    assert (answer.head_issuerseq, answer.head_digest) == (0, "0" * 64)
+    assert (answer.head_issuerseq, answer.head_digest, answer.head_sequence) == (0, "0" * 64, 0)
 
 
 def test_who_may_speak_follows_the_policy_and_the_node(tracker):
@@ -268,6 +271,7 @@ KEY = Scenario().public("n1")
 GOOD = {
     "claim": {"node": KEY, "shard_id": "main"},
     "node": {"node": KEY},
+    "head": {"node": KEY},
     "plan": {"recipe": R.key, "purpose": "serve", "exclude": [KEY]},
     "recipe": {"recipe": R.key},
     "clock": {},
@@ -296,6 +300,7 @@ def test_a_member_that_is_not_known_or_not_of_its_form_is_a_bad_query(name, more
         ("claim", {"shard_id": "Main"}),
         ("claim", {"shard_id": None}),
         ("node", {"node": KEY[:-1]}),
+        ("head", {"node": KEY.lower()}),
         ("plan", {"purpose": "both"}),
         ("plan", {"exclude": [KEY, "U" * 56]}),
         ("plan", {"exclude": KEY}),
@@ -339,7 +344,7 @@ def test_no_bytes_are_more_than_a_bad_query(name, body):
 def test_reading_a_query_or_a_reply_never_raises(name, body):
     assert isinstance(decode_query(name, body), (queries.Query, QueryError))
     query = decode_query(name, json.dumps(GOOD[name]).encode())
-    assert decode_reply(query, body) is None
+    assert isinstance(decode_reply(query, body), str)
 
 
 CLOCK = ClockQuery()
@@ -351,33 +356,54 @@ def test_an_answer_may_say_more_than_is_known_but_nothing_else():
     assert read == Reply(sequence=4, answer=ClockAnswer(5))
     more = {**good, "x": [1], "answer": {"time_ns": 5, "y": {"z": None}}}
     assert decode_reply(CLOCK, json.dumps(more).encode()) == read
-    for bad in (
-        {"sequence": 4},
-        {**good, "error": {"code": "behind", "detail": ""}},
-        {**good, "sequence": -1},
-        {**good, "sequence": "4"},
-        {"answer": {"time_ns": 5}},
-        {**good, "answer": {"time_ns": "5"}},
-        {**good, "answer": {"time_ns": 5.5}},
-        {**good, "answer": {}},
-        {**good, "answer": []},
-        {"sequence": 4, "error": {"code": 1, "detail": ""}},
+    for bad, why in (
+        ({"sequence": 4}, "expected either an answer or an error"),
+        ({**good, "error": {"code": "behind", "detail": ""}}, "either an answer or an error"),
+        ({**good, "sequence": -1}, ">= 0 - at `$.sequence`"),
+        ({**good, "sequence": "4"}, "at `$.sequence`"),
+        ({"answer": {"time_ns": 5}}, "missing required field `sequence`"),
+        ({**good, "answer": {"time_ns": "5"}}, "at `$.answer.time_ns`"),
+        ({**good, "answer": {"time_ns": 5.5}}, "at `$.answer.time_ns`"),
+        ({**good, "answer": {}}, "missing required field `time_ns`"),
+        ({**good, "answer": []}, "at `$.answer`"),
+        ({"sequence": 4, "error": {"code": 1, "detail": ""}}, "at `$.error.code`"),
     ):
-        assert decode_reply(CLOCK, json.dumps(bad).encode()) is None, bad
+        said = decode_reply(CLOCK, json.dumps(bad).encode())
+        assert isinstance(said, str), bad
+        assert why in said
 
 
 @pytest.mark.parametrize(
-    "body",
+    ("body", "why"),
     [
-        b'{"sequence":1,"x":' + b"[" * 60_000,
-        b'{"sequence":1,"answer":{"time_ns":1,"x":' + b'{"a":' * 12_000,
-        b'{"sequence":1,"answer":{"time_ns":1}}' + b" " * MAX_ANSWER,
-        b"",
-        b"\xff",
+        (b'{"sequence":1,"x":' + b"[" * 60_000, "nests too deep"),
+        (b'{"sequence":1,"answer":{"time_ns":1,"x":' + b'{"a":' * 12_000, "nests too deep"),
+        (b'{"sequence":1,"answer":{"time_ns":1}}' + b" " * MAX_ANSWER, "more than 63,488 bytes"),
+        (b"", "truncated"),
+        (b"\xff", "malformed"),
     ],
 )
-def test_no_bytes_of_a_tracker_are_more_than_no_answer(body):
-    assert decode_reply(CLOCK, body) is None
+def test_no_bytes_of_a_tracker_are_more_than_no_answer(body, why):
+    assert why in decode_reply(CLOCK, body)
+
+
+@pytest.mark.parametrize(
+    "spelling", [b'{"event":{"z":1, "a":2},"sig":"x"}', b"{ }", b'{"a":"\\u0041"}']
+)
+def test_the_message_at_a_head_is_carried_as_it_is(spelling):
+    answer = HeadAnswer(body=msgspec.Raw(spelling), head_sequence=3, node=KEY)
+    read = decode_reply(HeadQuery(node=KEY), queries.encode(Reply(sequence=9, answer=answer)))
+    assert bytes(read.answer.body) == spelling
+    assert read.answer.head_sequence == 3
+
+
+@pytest.mark.parametrize("body", [b"null", b"[]", b'"{}"', b"7"])
+def test_a_message_that_is_no_object_is_no_answer(body):
+    told = b'{"sequence":9,"answer":{"body":%b,"head_sequence":3,"node":"%b"}}' % (
+        body,
+        KEY.encode(),
+    )
+    assert "body: not of its form" in decode_reply(HeadQuery(node=KEY), told)
 
 
 @pytest.mark.parametrize(
@@ -399,9 +425,12 @@ def test_a_claim_of_another_form_is_no_answer(tracker, member, other):
     lab = certified(tracker)
     query = ClaimQuery(node=lab.public("n1"), shard_id="main")
     answer = json.loads(ENCODE(tracker.ask(query)))
-    assert decode_reply(query, json.dumps({"sequence": 1, "answer": answer}).encode())
+    body = json.dumps({"sequence": 1, "answer": answer}).encode()
+    assert isinstance(decode_reply(query, body), Reply)
     answer[member] = other
-    assert decode_reply(query, json.dumps({"sequence": 1, "answer": answer}).encode()) is None
+    said = decode_reply(query, json.dumps({"sequence": 1, "answer": answer}).encode())
+    assert isinstance(said, str)
+    assert member in said or "$.answer" in said
 
 
 def test_a_route_is_either_hops_or_obstacles(tracker):
@@ -410,4 +439,4 @@ def test_a_route_is_either_hops_or_obstacles(tracker):
     answer = json.loads(ENCODE(tracker.ask(query)))
     for change in ({"hops": []}, {"obstacles": [{"code": "range", "detail": "x"}]}):
         body = json.dumps({"sequence": 1, "answer": {**answer, **change}}).encode()
-        assert decode_reply(query, body) is None
+        assert "hops, obstacles: not of its form" in decode_reply(query, body)

@@ -12,6 +12,7 @@ from gguf import GGMLQuantizationType, GGUFReader, TokenType
 from hypothesis import given
 from hypothesis import strategies as st
 
+from backend_kit import greedy
 from gguf_files import write_model
 from meshnet_node.backends import (
     BackendError,
@@ -55,10 +56,8 @@ def activations(step):
 
 def generate(slot, ids, count):
     """Greedy tokens with their logits' bytes."""
-    step = slot.forward_tokens(ids, sample=True)
-    for _ in range(count):
+    for step in greedy(slot, ids, count):
         yield step.token, bytes(step.logits)
-        step = slot.forward_tokens((step.token,), sample=True)
 
 
 def llama_with_rope_divisors(path):

@@ -121,7 +121,7 @@ def test_a_query_refuses_other_members_and_an_answer_may_learn_to_say_more(name)
         assert set(schema["properties"]) - set(schema["required"]) <= {"min_sequence", "exclude"}
     else:
         assert "additionalProperties" not in schema
-        assert set(schema["properties"]) - set(schema["required"]) <= {"shards"}
+        assert set(schema["properties"]) - set(schema["required"]) <= {"head_sequence", "shards"}
 
 
 @pytest.mark.parametrize("name", documents())

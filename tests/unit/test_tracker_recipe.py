@@ -8,7 +8,7 @@ import pickle
 from hashlib import sha256
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from meshnet_tracker import recipe
@@ -502,7 +502,6 @@ PLACES = sorted(
 )
 
 
-@settings(deadline=None)  # the first example may wait for the machine
 @given(value=JSON_ISH)
 def test_no_value_instead_of_a_block_raises_anything_but_a_block_error(value):
     fault = fault_of(value)
@@ -510,7 +509,6 @@ def test_no_value_instead_of_a_block_raises_anything_but_a_block_error(value):
     assert str(fault).isprintable()
 
 
-@settings(deadline=None)
 @given(changes=st.dictionaries(st.sampled_from(PLACES), JSON_ISH, min_size=1, max_size=4))
 def test_no_value_anywhere_in_a_block_raises_anything_but_a_block_error(changes):
     block = sound_block()

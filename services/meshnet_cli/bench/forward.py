@@ -9,10 +9,8 @@ one thread for BLAS.
 
 import os
 import time
-import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from meshnet_cli.bench.result import Result, median_ratio
@@ -20,7 +18,7 @@ from meshnet_cli.demo.cast import ONE_THREAD, Actor
 from meshnet_cli.demo.model import BACKEND, PROMPTS, Model, ModelName, make_model
 from meshnet_cli.demo.stage import Stage
 from meshnet_cli.driving import Driven, asking, plan_route
-from meshnet_cli.key_files import read_key
+from meshnet_cli.key_files import read_node_key
 from meshnet_cli.options import Where
 from meshnet_cli.profile import settle
 
@@ -79,11 +77,9 @@ async def bench_forward(
 async def _planned(stage: Stage, ada: Actor) -> Driven:
     settings = settle(Where(profile=stage.profile))
     recipe = stage.claim(ada).recipe_key or ""
-    key = read_key(Path(ada.folder) / "node.key", "node key")
+    key = read_node_key(settings.node_at(ada.folder))
     async with asking(settings) as asker:
-        return await plan_route(
-            asker, settings, recipe, "certify", key=key, boot_id=str(uuid.uuid4())
-        )
+        return await plan_route(asker, settings.need_realm(), recipe, "certify", key=key)
 
 
 async def _slice_of(tokens: "AsyncIterator[Token]") -> float:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from meshnet_cli import look
 from meshnet_cli.errors import USAGE, CliError, not_found
 from meshnet_cli.key_files import read_request
-from meshnet_cli.lookup import LEAST_PREFIX, find_node, find_recipe
+from meshnet_cli.lookup import find_node, find_recipe
 from meshnet_cli.options import (
     OUTPUT,
     POLICY,
@@ -35,6 +35,7 @@ from meshnet_events.facts import (
     RecipeRevoked,
 )
 from meshnet_events.keys import decode_public
+from meshnet_events.queries import LEAST_PREFIX
 from meshnet_tracker.registry.state import State
 
 if TYPE_CHECKING:

@@ -1,32 +1,31 @@
 """`meshnet node certify`: a real forward over a whole route, attested by every node that took part."""
 
-import os
-import random
+import secrets
 import time
-import uuid
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import anyio
 from cyclopts import Parameter, validators
 from msgspec import Struct
 
+from meshnet_bus.asker import QueryRefused
 from meshnet_bus.client import Unreachable
-from meshnet_bus.service import QueryRefused
 from meshnet_cli import look
-from meshnet_cli.driving import Driven, asking, plan_route, read_tls, refused
+from meshnet_cli.driving import Driven, asking, plan_route, refused
 from meshnet_cli.errors import FAILED, OK, CliError
-from meshnet_cli.key_files import read_key
-from meshnet_cli.options import OUTPUT, TLS, WHERE, Output, TlsChoice, Where
+from meshnet_cli.key_files import read_node_key
+from meshnet_cli.options import OUTPUT, TLS, WHERE, NodeDir, Output, TlsChoice, Where
 from meshnet_cli.output import answer, line, note, pairs, table
 from meshnet_cli.profile import settle
 from meshnet_cli.progress import progress
+from meshnet_cli.reaching import read_tls
 from meshnet_events.queries import RecipeAnswer, RecipeQuery
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
-    from meshnet_bus.service import Asker
+    from meshnet_bus.asker import Asker
     from meshnet_node.session.driver import Certification, Route
 
 _CHALLENGE_TOKENS = 12
@@ -73,14 +72,7 @@ def certify(
     exclude: Annotated[
         list[str] | None, Parameter(help="A node's key to do without. May be repeated.")
     ] = None,
-    directory: Annotated[
-        Path | None,
-        Parameter(
-            name="--dir",
-            env_var="MESHNET_NODE_DIR",
-            help="The node that asks for it: its directory. Default: the profile's.",
-        ),
-    ] = None,
+    directory: NodeDir = None,
     tls: TlsChoice = TLS,
     where: Where = WHERE,
     output: Output = OUTPUT,
@@ -100,23 +92,17 @@ def certify(
     ```
     """
     settings = settle(where)
-    folder = directory or settings.node_directory
-    key = read_key(
-        folder / "node.key",
-        "node key",
-        advice="certifying is asked for by a node: `meshnet node init` makes one, or name it with --dir",
-    )
+    key = read_node_key(settings.node_at(directory))
     certificates = read_tls(tls)
 
     async def run() -> tuple[Driven, "Certification", RecipeAnswer, int]:
         async with asking(settings) as asker:
             driven = await plan_route(
                 asker,
-                settings,
+                settings.need_realm(),
                 recipe,
                 "certify",
                 key=key,
-                boot_id=str(uuid.uuid4()),
                 exclude=exclude or (),
                 tls=certificates,
             )
@@ -166,9 +152,8 @@ async def _forward(driven: Driven, tokens: int, prompt: str | None) -> "Certific
 
 def _challenge(route: "Route") -> tuple[int, ...]:
     """Token ids that nobody could have prepared for."""
-    chance = random.Random(os.urandom(16))  # noqa: S311 - seeded by the system; no secret
     count = min(_CHALLENGE_TOKENS, max(1, route.max_positions // 2))
-    return tuple(chance.randrange(route.vocabulary) for _ in range(count))
+    return tuple(secrets.randbelow(route.vocabulary) for _ in range(count))
 
 
 async def _status_after(asker: "Asker", driven: Driven, done: "Certification") -> RecipeAnswer:
@@ -215,6 +200,13 @@ def _document(
     )
 
 
+def _word_of(one: Participant) -> "str | Text":
+    """What a participant said of the forward."""
+    if not one.attested:
+        return look.status("refused")
+    return f"attested at {one.sequence}" if one.sequence else "attested, not stored yet"
+
+
 def _show(screen: "Console", document: Certified) -> None:
     rows = table(
         "hop", "node", "layers", "its word", "because", right=["hop"], flexible=["because"]
@@ -224,11 +216,7 @@ def _show(screen: "Console", document: Certified) -> None:
             str(one.hop),
             look.one_line(one.label or look.short(one.node)),
             look.layers(one.start, one.end),
-            look.status("applied" if one.attested else "refused")
-            if not one.attested
-            else f"attested at {one.sequence}"
-            if one.sequence
-            else "attested, not stored yet",
+            _word_of(one),
             look.one_line(one.detail),
         )
     screen.print(rows)

@@ -9,10 +9,12 @@ from cyclopts import Group, Parameter
 from meshnet_cli import look
 from meshnet_cli.errors import FAILED, OK, CliError
 from meshnet_cli.options import (
+    NODE,
     OUTPUT,
     SHARD,
     TLS,
     WHERE,
+    NodeDir,
     Output,
     ShardChoice,
     TlsChoice,
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
     from meshnet_node.doctor import Diagnosis, MachineCase, ShardQuestion
     from meshnet_node.session.transport import Tls
 
-_NODE = Group("The node", sort_key=2)
 _FILES = Group("What is written", sort_key=3)
 
 
@@ -36,24 +37,16 @@ def doctor(
     files: Annotated[list[Path], Parameter(help="A model file, or every part of a split one.")],
     /,
     *,
-    directory: Annotated[
-        Path | None,
-        Parameter(
-            name="--dir",
-            group=_NODE,
-            env_var="MESHNET_NODE_DIR",
-            help="The node's directory. Default: the profile's.",
-        ),
-    ] = None,
+    directory: NodeDir = None,
     endpoint: Annotated[
-        str | None, Parameter(group=_NODE, help="Where peers reach it: grpc://host:port.")
+        str | None, Parameter(group=NODE, help="Where peers reach it: grpc://host:port.")
     ] = None,
     listen: Annotated[
         str | None,
-        Parameter(group=_NODE, help="Where that arrives here, host:port, if not at its address."),
+        Parameter(group=NODE, help="Where that arrives here, host:port, if not at its address."),
     ] = None,
     declared_host: Annotated[
-        str | None, Parameter(group=_NODE, help="What the machine is called, if not by its id.")
+        str | None, Parameter(group=NODE, help="What the machine is called, if not by its id.")
     ] = None,
     identity: Annotated[
         Path | None, Parameter(group=_FILES, help="Write the identity block here.")
@@ -81,17 +74,15 @@ def doctor(
         --identity first.json --report report.json
     ```
     """
-    from meshnet_cli.driving import read_tls
     from meshnet_cli.profile import settle
+    from meshnet_cli.reaching import read_tls
     from meshnet_node.doctor import MachineCase
 
     if json:
         output = Output(format="json")
     settings = settle(where)
     question = question_of(files, shard)
-    machine = MachineCase(
-        directory=directory or settings.node_directory, declared_host=declared_host
-    )
+    machine = MachineCase(directory=settings.node_at(directory), declared_host=declared_host)
     follow = Follow(console() if output.format == "table" else None)
     diagnosis = _diagnose(
         question, machine, settings, _ReachedAt(endpoint, listen, read_tls(tls)), follow
@@ -203,7 +194,7 @@ async def _examine_realm(
     from meshnet_node.key_file import read_key_file
 
     try:
-        key = read_key_file(machine.key_file)
+        key = read_key_file(machine.directory.key_file)
     except (OSError, ValueError):  # the check of the credentials has said so
         key = None
     async with asking(

@@ -4,26 +4,25 @@ import codecs
 import os
 import sys
 import time
-import uuid
 from typing import TYPE_CHECKING, Annotated
 
 import anyio
 from cyclopts import Parameter, validators
 from msgspec import Struct
 
-from meshnet_cli.driving import Driven, asking, plan_route, read_tls
+from meshnet_cli.driving import Driven, asking, plan_route
 from meshnet_cli.errors import USAGE, CliError
 from meshnet_cli.look import printable
 from meshnet_cli.options import OUTPUT, TLS, WHERE, Output, TlsChoice, Where
 from meshnet_cli.output import answer, note
 from meshnet_cli.profile import Settings, settle
+from meshnet_cli.reaching import read_tls
 from meshnet_events.keys import EventKey
 
 if TYPE_CHECKING:
-    from meshnet_bus.service import Asker
     from meshnet_node.session.transport import Tls
 
-_ATTEMPTS = 3
+_MOST_LEFT_OUT = 2
 
 
 class Generated(Struct, frozen=True):
@@ -106,13 +105,15 @@ async def _generate(
     key = EventKey(os.urandom(32))  # nobody's: a user is known to no realm
     left_out: set[str] = set()
     async with asking(settings) as asker:
-        for attempt in range(_ATTEMPTS):
-            driven = await _planned(asker, settings, recipe, key, left_out, tls)
+        while True:
+            driven = await plan_route(
+                asker, settings.need_realm(), recipe, "serve", key=key, exclude=left_out, tls=tls
+            )
             try:
                 return await _over(driven, prompt, tokens, shown)
             except SessionFailed as failure:
                 lost = failure.hop
-                is_last = attempt + 1 == _ATTEMPTS or lost is None
+                is_last = len(left_out) == _MOST_LEFT_OUT
                 if shown.text or is_last or not failure.retryable or lost is None:
                     raise driven.explain(failure) from failure
                 left_out.add(driven.plan.hops[lost].node)
@@ -121,27 +122,6 @@ async def _generate(
                 raise CliError(
                     str(error), "ask for fewer --tokens, or give a shorter prompt"
                 ) from error
-    raise CliError("no route held", "run it again")
-
-
-async def _planned(
-    asker: "Asker",
-    settings: Settings,
-    recipe: str,
-    key: EventKey,
-    left_out: set[str],
-    tls: "Tls | None",
-) -> Driven:
-    return await plan_route(
-        asker,
-        settings,
-        recipe,
-        "serve",
-        key=key,
-        boot_id=str(uuid.uuid4()),
-        exclude=left_out,
-        tls=tls,
-    )
 
 
 async def _over(driven: Driven, prompt: str, tokens: int, shown: _Shown) -> Generated:

@@ -1,9 +1,4 @@
-"""`meshnet node`: what the owner of a machine does. What is kept in a node's directory:
-
-node.key      the node's seed, mode 0600
-enrol.json    the request that an operator enrols it with
-boot          the boot that registered last: a UUID, new for every start of the serving process
-"""
+"""`meshnet node`: what the owner of a machine does, in the node's directory (`NodeDirectory`)."""
 
 import time
 import uuid
@@ -21,17 +16,17 @@ from meshnet_cli.commands.pin import pin
 from meshnet_cli.commands.serve import serve
 from meshnet_cli.commands.status import status
 from meshnet_cli.errors import FAILED, NOT_FOUND, OK, USAGE, CliError
-from meshnet_cli.key_files import keep_key, new_key, read_key, write_new
-from meshnet_cli.options import OUTPUT, WHERE, Output, Where
+from meshnet_cli.key_files import keep_key, new_key, read_node_key, write_new
+from meshnet_cli.options import OUTPUT, WHERE, NodeDir, Output, Where
 from meshnet_cli.output import NOTHING_CHANGED, answer, line, pairs
 from meshnet_cli.profile import settle
-from meshnet_cli.publishing import checked, naming_faults, publish, read_limited, source_of
+from meshnet_cli.publishing import naming_faults, publish_as_node, read_limited, source_of
+from meshnet_cli.reaching import parse_endpoint
 from meshnet_cli.state_source import load
 from meshnet_events.enrolment import sign_request
 from meshnet_events.facts import ShardRegistered, ShardWithdrawn
-from meshnet_events.keys import EventKey
 from meshnet_events.reasons import NOT_ENROLLED, SUSPENDED
-from meshnet_node.files import replace_file
+from meshnet_node.directory import NodeDirectory
 from meshnet_node.host import host_of
 from meshnet_tracker.registry.eligibility import judge
 
@@ -60,14 +55,6 @@ app.command(serve)
 app.command(status)
 app.command(certify)
 
-Directory = Annotated[
-    Path | None,
-    Parameter(
-        name="--dir",
-        env_var="MESHNET_NODE_DIR",
-        help="The node's directory. Default: the profile's.",
-    ),
-]
 ShardId = Annotated[str, Parameter(help="Names the shard among this node's: [a-z0-9-]{1,32}.")]
 
 
@@ -111,7 +98,7 @@ class Withdrawn(Struct, frozen=True):
 @app.command
 def init(
     *,
-    directory: Directory = None,
+    directory: NodeDir = None,
     label: Annotated[str, Parameter(help="What the node proposes to be called.")] = "",
     where: Where = WHERE,
     output: Output = OUTPUT,
@@ -126,14 +113,14 @@ def init(
     meshnet node init --dir ./node --label rack-2
     ```
     """
-    folder = _directory(directory, where)
+    node = settle(where).node_at(directory)
     key = new_key()
-    request = folder / "enrol.json"
+    request = node.enrolment
     try:
         content = sign_request(key, label=label, time_ms=time.time_ns() // 1_000_000)
     except ValueError as error:
         raise CliError(f"--label: {error}", "nothing was made", code=USAGE) from error
-    keep_key(folder / "node.key", key)
+    keep_key(node.key_file, key)
     try:
         write_new(request, content)
     except FileExistsError:
@@ -142,11 +129,11 @@ def init(
         ) from None
 
     def people(screen: "Console") -> None:
-        pairs(screen, (("node key", key.public), ("directory", str(folder))))
+        pairs(screen, (("node key", key.public), ("directory", str(node.path))))
         screen.print("An operator enrols it with:")
         line(screen, f"  meshnet admin node enrol {request}")
 
-    answer(output, NewNode(key.public, str(folder), str(request)), people)
+    answer(output, NewNode(key.public, str(node.path), str(request)), people)
 
 
 @app.command
@@ -166,7 +153,7 @@ def register(
     new_boot: Annotated[
         bool, Parameter(help="A process has started anew: its older claims end.")
     ] = False,
-    directory: Directory = None,
+    directory: NodeDir = None,
     where: Where = WHERE,
     output: Output = OUTPUT,
 ) -> int:
@@ -223,17 +210,16 @@ def register(
 
     settings = settle(where)
     realm = settings.need_realm()
+    parse_endpoint(endpoint)
     proof = _read_report(report)
     offer = Offer(shard_id, _read_identity(identity), proof, device or proof.backend.device)
     offer.admit()
-    folder = _directory(directory, where)
-    key = _node_key(folder)
-    boot_id, host = _boot(folder, boot, is_new=new_boot), host_of(realm, declared_host)
+    node = settings.node_at(directory)
+    key = read_node_key(node)
+    boot_id, host = _boot(node, boot, is_new=new_boot), host_of(realm, declared_host)
     with naming_faults(ShardRegistered):
         fact = registration(offer, boot_id=boot_id, endpoint=endpoint, host=host)
-    checked(fact)
-    replace_file(folder / "boot", f"{fact.boot_id}\n".encode())
-    published, known = publish(where, key, fact, remedies=_remedies(folder, key.public))
+    published, known = publish_as_node(where, node, key, fact, remedies=_remedies(node, key.public))
     state = known.state
     claim = state.claims[key.public][shard_id]
     verdict = judge(state, claim)
@@ -265,7 +251,7 @@ def withdraw(
     boot: Annotated[
         str | None, Parameter(help="The boot that registered it. Default: the last one here.")
     ] = None,
-    directory: Directory = None,
+    directory: NodeDir = None,
     where: Where = WHERE,
     output: Output = OUTPUT,
 ) -> None:
@@ -278,9 +264,9 @@ def withdraw(
     meshnet node withdraw --reason "maintenance"
     ```
     """
-    folder = _directory(directory, where)
-    key = _node_key(folder)
-    remedies = _remedies(folder, key.public)
+    node = settle(where).node_at(directory)
+    key = read_node_key(node)
+    remedies = _remedies(node, key.public)
     before = load(source_of(where)).state
     if shard_id not in before.claims.get(key.public, {}):
         row = before.nodes.get(key.public)
@@ -292,9 +278,9 @@ def withdraw(
         )
     with naming_faults(ShardWithdrawn):
         fact = ShardWithdrawn(
-            boot_id=_boot(folder, boot, is_new=False), reason=reason, shard_id=shard_id
+            boot_id=_boot(node, boot, is_new=False), reason=reason, shard_id=shard_id
         )
-    published, known = publish(where, key, fact, remedies=remedies)
+    published, known = publish_as_node(where, node, key, fact, remedies=remedies)
     claim = known.state.claims.get(key.public, {}).get(shard_id)
     status = claim.status if claim else "unknown"
     changed = claim is not None and claim.ended_sequence == published.sequence
@@ -310,18 +296,6 @@ def withdraw(
     answer(output, document, people)
 
 
-def _directory(directory: Path | None, where: Where) -> Path:
-    return directory or settle(where).node_directory
-
-
-def _node_key(folder: Path) -> EventKey:
-    return read_key(
-        folder / "node.key",
-        "node key",
-        advice="make one with `meshnet node init`, or name its directory with --dir",
-    )
-
-
 def _read_identity(path: Path) -> "ShardIdentity":
     """The identity in a file; the message of what is wrong names the file and the member."""
     from meshnet_node.recipe_identity import RecipeIdentityError, ShardIdentity
@@ -334,11 +308,11 @@ def _read_identity(path: Path) -> "ShardIdentity":
         raise CliError(f"{path}: {error}", _HOW_TO_IDENTIFY) from error
 
 
-def _remedies(folder: Path, node: str) -> dict[str, str]:
+def _remedies(directory: NodeDirectory, node: str) -> dict[str, str]:
     """What to do about refusals that only an operator can lift."""
     return {
         NOT_ENROLLED: "an operator must run "
-        f"`meshnet admin node enrol {folder / 'enrol.json'}`; nothing was registered",
+        f"`meshnet admin node enrol {directory.enrolment}`; nothing was registered",
         SUSPENDED: f"an operator must run `meshnet admin node reinstate {look.short(node)}`",
     }
 
@@ -356,16 +330,14 @@ def _read_report(path: Path) -> "CapabilityReport":
         raise CliError(f"{path}: {error}", _HOW_TO_IDENTIFY) from error
 
 
-def _boot(folder: Path, named: str | None, *, is_new: bool) -> str:
+def _boot(directory: NodeDirectory, named: str | None, *, is_new: bool) -> str:
     """The boot that is meant: the named one, a new one, or the one that registered last."""
     if named is not None and is_new:
         raise CliError("--boot and --new-boot exclude each other", code=USAGE)
     if named is not None:
         return named
-    kept = folder / "boot"
-    if not is_new and kept.exists():
-        return kept.read_text(encoding="ascii", errors="replace").strip()
-    return str(uuid.uuid4())
+    last = None if is_new else directory.last_boot()
+    return last or str(uuid.uuid4())
 
 
 def _show_registered(screen: "Console", document: Registered) -> None:

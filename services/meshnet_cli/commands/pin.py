@@ -1,6 +1,5 @@
 """`meshnet node pin`: model files in, an identity out; layers cut, targets locked."""
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,7 +7,7 @@ from cyclopts import Group, Parameter
 
 from meshnet_cli import look
 from meshnet_cli.errors import USAGE, CliError
-from meshnet_cli.options import OUTPUT, Output
+from meshnet_cli.options import OUTPUT, Output, parse_layers
 from meshnet_cli.output import answer, pairs
 from meshnet_cli.progress import progress
 
@@ -130,16 +129,6 @@ def _lock(name: str, known: "TargetFacts | None", pinned: "Pinned") -> Path:
     path = target_directory() / f"{name}.json"
     write_locked_target(path, pinned.lock(known or pinned.target_facts(name)))
     return path
-
-
-def parse_layers(text: str) -> tuple[int, int]:
-    """The range that a person spells `A:B`, the last not included. Raises `CliError`."""
-    found = re.fullmatch(r"(\d{1,6}):(\d{1,6})", text)
-    if found is None:
-        raise CliError(
-            f"not a range of layers: {text[:40]!r}", "expected A:B, like 0:9", code=USAGE
-        )
-    return int(found[1]), int(found[2])
 
 
 def _show_pinned(screen: "Console", pinned: "Pinned", locked: Path | None) -> None:

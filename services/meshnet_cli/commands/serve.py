@@ -6,17 +6,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import anyio
-from cyclopts import Group, Parameter, validators
+from cyclopts import Parameter, validators
 
-from meshnet_cli.driving import read_tls
-from meshnet_cli.errors import CliError
-from meshnet_cli.key_files import read_key
+from meshnet_cli.errors import USAGE, CliError
+from meshnet_cli.key_files import read_node_key
 from meshnet_cli.logs import log_to_stderr
 from meshnet_cli.options import (
+    NODE,
     OUTPUT,
     SHARD,
     TLS,
     WHERE,
+    NodeDir,
     Output,
     ShardChoice,
     TlsChoice,
@@ -25,6 +26,8 @@ from meshnet_cli.options import (
 from meshnet_cli.output import console, line, note, write_line
 from meshnet_cli.profile import settle
 from meshnet_cli.proving import Follow, question_of
+from meshnet_cli.reaching import check_reached, parse_endpoint, read_tls
+from meshnet_events.forms import SHARD_ID_PATTERN, is_shard_id
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,8 +38,6 @@ if TYPE_CHECKING:
     from meshnet_node.doctor import ExaminedShard
     from meshnet_node.serve import LoadedOffer, Notice, ServeSettings
 
-_NODE = Group("The node", sort_key=2)
-
 
 def serve(
     files: Annotated[list[Path], Parameter(help="A model file, or every part of a split one.")],
@@ -44,23 +45,23 @@ def serve(
     *,
     endpoint: Annotated[
         str,
-        Parameter(group=_NODE, help="Where peers reach it: grpc://host:port, grpcs:// with TLS."),
+        Parameter(group=NODE, help="Where peers reach it: grpc://host:port, grpcs:// with TLS."),
     ],
     listen: Annotated[
         str | None,
-        Parameter(group=_NODE, help="Where that arrives here, host:port, if not at its address."),
+        Parameter(group=NODE, help="Where that arrives here, host:port, if not at its address."),
     ] = None,
     shard_id: Annotated[
-        str, Parameter(group=_NODE, help="Names the shard among this node's: [a-z0-9-]{1,32}.")
+        str, Parameter(group=NODE, help="Names the shard among this node's: [a-z0-9-]{1,32}.")
     ] = "main",
     declared_host: Annotated[
         str | None,
-        Parameter(group=_NODE, help="Call the machine this instead of by its /etc/machine-id."),
+        Parameter(group=NODE, help="Call the machine this instead of by its /etc/machine-id."),
     ] = None,
     max_sessions: Annotated[
         int,
         Parameter(
-            group=_NODE,
+            group=NODE,
             validator=validators.Number(gte=1),
             help="How many sessions are served at once.",
         ),
@@ -68,20 +69,12 @@ def serve(
     ask_every: Annotated[
         float,
         Parameter(
-            group=_NODE,
+            group=NODE,
             validator=validators.Number(gt=0),
             help="So many seconds between asking the tracker what has become of the claim.",
         ),
     ] = 15.0,
-    directory: Annotated[
-        Path | None,
-        Parameter(
-            name="--dir",
-            group=_NODE,
-            env_var="MESHNET_NODE_DIR",
-            help="The node's directory. Default: the profile's.",
-        ),
-    ] = None,
+    directory: NodeDir = None,
     shard: ShardChoice = SHARD,
     tls: TlsChoice = TLS,
     where: Where = WHERE,
@@ -110,21 +103,25 @@ def serve(
 
     log_to_stderr()
     settings = settle(where)
-    folder = directory or settings.node_directory
-    key = read_key(
-        folder / "node.key",
-        "node key",
-        advice="make one with `meshnet node init`, or name its directory with --dir",
-    )
+    node = settings.node_at(directory)
+    key = read_node_key(node)
     realm, server = settings.need_realm(), settings.need_server()
+    if not is_shard_id(shard_id):
+        raise CliError(
+            f"--shard-id: {shard_id[:80]!r} names no shard",
+            f"expected {SHARD_ID_PATTERN}",
+            code=USAGE,
+        )
+    certificates = read_tls(tls)
+    check_reached(parse_endpoint(endpoint), listen, certificates)
     serving = ServeSettings(
         realm=realm,
         server=server,
-        directory=folder,
+        directory=node,
         endpoint=endpoint,
         host=host_of(realm, declared_host),
         listen=listen,
-        tls=read_tls(tls),
+        tls=certificates,
         limits=Limits(sessions=max_sessions),
         ask_every_s=ask_every,
     )

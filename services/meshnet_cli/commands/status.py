@@ -1,31 +1,35 @@
 """`meshnet node status`: what the registry makes of a node, and what the node still has to say."""
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import anyio
-from cyclopts import Parameter
 from msgspec import Struct
 
-from meshnet_bus.service import QueryRefused
+from meshnet_bus.asker import QueryRefused
+from meshnet_bus.outbox_file import OutboxFile, OutboxInUse
 from meshnet_cli import look
 from meshnet_cli.driving import asking, refused
 from meshnet_cli.errors import FAILED, OK
-from meshnet_cli.key_files import read_key
-from meshnet_cli.options import OUTPUT, WHERE, Output, Where
+from meshnet_cli.key_files import read_node_key
+from meshnet_cli.options import OUTPUT, WHERE, NodeDir, Output, Where
 from meshnet_cli.output import answer, line, pairs, table
 from meshnet_cli.profile import Settings, settle
 from meshnet_events.queries import ClaimAnswer, ClaimQuery, NodeAnswer, NodeQuery
+from meshnet_node.directory import NodeDirectory
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
 class NodeStatus(Struct, frozen=True):
-    """A node as a tracker knows it now, with its live claims."""
+    """A node as a tracker knows it now, with its live claims, and its events that wait to be sent.
+
+    `unsent` is None while another process has the outbox open: it sends them.
+    """
 
     node: NodeAnswer
     claims: tuple[ClaimAnswer, ...]
+    unsent: int | None
 
     @property
     def is_well(self) -> bool:
@@ -35,38 +39,30 @@ class NodeStatus(Struct, frozen=True):
 
 def status(
     *,
-    directory: Annotated[
-        Path | None,
-        Parameter(
-            name="--dir",
-            env_var="MESHNET_NODE_DIR",
-            help="The node's directory. Default: the profile's.",
-        ),
-    ] = None,
+    directory: NodeDir = None,
     where: Where = WHERE,
     output: Output = OUTPUT,
 ) -> int:
     """Ask a tracker what it makes of this node: enrolled or not, and each of its live claims.
 
-    Presence counts: a node that is not heard is not live. Exit code 1 when the node may not speak, or
-    a claim of it may take part in no route.
+    Presence counts: a node that is not heard is not live. Events that its directory still has to send
+    are counted, unless a process runs, which sends them. Exit code 1 when the node may not speak, or a
+    claim of it may take part in no route.
 
     ```
     meshnet node status
     ```
     """
     settings = settle(where)
-    key = read_key(
-        (directory or settings.node_directory) / "node.key",
-        "node key",
-        advice="make one with `meshnet node init`, or name its directory with --dir",
-    )
-    document = anyio.run(_ask, settings, key.public)
+    node = settings.node_at(directory)
+    key = read_node_key(node)
+    document = anyio.run(_ask, settings, node, key.public)
     answer(output, document, lambda screen: _show(screen, document))
     return OK if document.is_well else FAILED
 
 
-async def _ask(settings: Settings, node: str) -> NodeStatus:
+async def _ask(settings: Settings, directory: NodeDirectory, node: str) -> NodeStatus:
+    unsent = await _unsent(settings, directory, node)
     async with asking(settings) as asker:
         try:
             known = await asker.ask(NodeQuery(node=node))
@@ -76,7 +72,25 @@ async def _ask(settings: Settings, node: str) -> NodeStatus:
             ]
         except QueryRefused as refusal:
             raise refused(refusal) from refusal
-    return NodeStatus(known, tuple(claims))
+    return NodeStatus(known, tuple(claims), unsent)
+
+
+async def _unsent(settings: Settings, directory: NodeDirectory, node: str) -> int | None:
+    """How many events wait in the outbox; None when another process has it open."""
+    if not directory.outbox.exists():
+        return 0
+    try:
+        async with OutboxFile.open(directory.outbox, settings.need_realm(), node) as file:
+            standing = await file.standing()
+    except OutboxInUse:
+        return None
+    return 0 if standing is None else standing.pending
+
+
+def _unsent_text(unsent: int | None) -> str:
+    if unsent is None:
+        return "a process that runs sends what there is"
+    return f"{unsent}, until the node serves again" if unsent else "0"
 
 
 def _show(screen: "Console", document: NodeStatus) -> None:
@@ -89,6 +103,7 @@ def _show(screen: "Console", document: NodeStatus) -> None:
             ("it is", look.status(node.status)),
             ("boot", node.boot_id or ""),
             ("events", str(node.head_issuerseq)),
+            ("unsent", _unsent_text(document.unsent)),
         ),
     )
     if not document.claims:

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import anyio
 import platformdirs
-from anyio.abc import TaskGroup
 from cyclopts import Parameter
 from msgspec import Struct
 
@@ -24,8 +23,6 @@ from meshnet_bus.api import STREAM_NOT_FOUND, ApiError, StreamApi
 from meshnet_bus.client import SafeClient, closing, connect
 from meshnet_bus.history import HistoryFault
 from meshnet_bus.local_server import LocalServer, NoServer
-from meshnet_bus.presence import listen_presence
-from meshnet_bus.service import QueryService
 from meshnet_bus.stream import create_realm
 from meshnet_cli.errors import FAILED, USAGE, VERIFICATION_FAILED, CliError
 from meshnet_cli.key_files import keep_key, new_key, read_key
@@ -33,12 +30,11 @@ from meshnet_cli.options import OUTPUT, POLICY, Output, PolicyChoice
 from meshnet_cli.output import answer, line, note, pairs
 from meshnet_cli.policies import choose
 from meshnet_cli.profile import Profile, default_path, read_profile, write_profile
+from meshnet_cli.tracking import serve_queries
 from meshnet_events.envelope import ChainHead, sign_event
 from meshnet_events.facts import DEFAULT_POLICY, Policy, RealmCreated
 from meshnet_events.keys import EventKey
 from meshnet_events.subjects import REALM_PATTERN, is_realm
-from meshnet_tracker.api.nats import TrackerApi
-from meshnet_tracker.presence import PresenceOverlay, boots_in
 from meshnet_tracker.projector import Projector
 from meshnet_tracker.registry.outcome import FoldFault
 from meshnet_tracker.views import Views
@@ -243,14 +239,6 @@ async def _fold(projector: Projector, views: Path) -> None:
             f"remove {views} (it is rebuilt from the log) and start again",
             code=VERIFICATION_FAILED,
         ) from fault
-
-
-async def serve_queries(tasks: TaskGroup, projector: Projector, nc: SafeClient, realm: str) -> None:
-    """Listen to who is alive, then answer queries: it is so from when this returns."""
-    overlay = PresenceOverlay(boots_in(lambda: projector.state), time.monotonic)
-    await tasks.start(listen_presence, nc, realm, overlay.hear)
-    api = TrackerApi(projector, StreamApi(nc, realm), liveness=overlay)
-    await tasks.start(QueryService(nc, realm, api.answer).run)
 
 
 async def _stop_on(signals: AsyncIterator[signal.Signals], scope: anyio.CancelScope) -> None:

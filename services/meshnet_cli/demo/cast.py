@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from subprocess import PIPE
 
@@ -54,8 +54,6 @@ class Actor:
         self.host = host
         self._profile = profile
         self._process: Process | None = None
-        self._lines: BufferedByteReceiveStream | None = None
-        self._log: object = None
 
     async def run(self, *arguments: str) -> Done:
         """Run one command as this node's owner."""
@@ -72,49 +70,42 @@ class Actor:
             "--endpoint", f"grpc://127.0.0.1:{free_port()}", "-o", "ndjson",
         )  # fmt: skip
         with log:
-            self._process = await anyio.open_process(
+            self._process = process = await anyio.open_process(
                 [sys.executable, "-m", "meshnet_cli", *arguments],
                 stdout=PIPE,
                 stderr=log,
                 env=_environment(self._profile, MESHNET_NODE_DIR=str(self.folder)),
             )
-        assert self._process.stdout is not None  # noqa: S101 - it was asked for
-        self._lines = BufferedByteReceiveStream(self._process.stdout)
+        assert process.stdout is not None  # noqa: S101 - it was asked for
+        lines = BufferedByteReceiveStream(process.stdout)
         told: list[Notice] = []
-        with anyio.fail_after(_START_TIMEOUT_S):
-            async for notice in self._notices():
-                told.append(notice)
-                if notice.kind == "verdict":
-                    return tuple(told)
-        await self._process.wait()
+        with anyio.fail_after(_START_TIMEOUT_S), suppress(anyio.EndOfStream, anyio.IncompleteRead):
+            while not told or told[-1].kind != "verdict":
+                line = await lines.receive_until(b"\n", _MAX_LINE)
+                told.append(msgspec.json.decode(line, type=Notice))
+            return tuple(told)
+        await process.wait()
         words = (self.folder / "serve.log").read_text(encoding="utf-8", errors="replace")
         raise CliError(f"{self.name}'s node ended: {words.strip()[-2000:]}")
-
-    async def _notices(self) -> AsyncIterator[Notice]:
-        lines = self._lines
-        while lines is not None:
-            try:
-                line = await lines.receive_until(b"\n", _MAX_LINE)
-            except (anyio.EndOfStream, anyio.IncompleteRead):
-                return
-            yield msgspec.json.decode(line, type=Notice)
 
     async def kill(self) -> None:
         """End the process as a power cut would."""
         if self._process is not None:
             self._process.kill()
-            await self._process.wait()
+            await self._process.aclose()
 
     async def stop(self) -> None:
         """Ask the process to take its leave, and end it if it does not."""
         process = self._process
-        if process is None or process.returncode is not None:
+        if process is None:
             return
-        process.send_signal(signal.SIGTERM)
-        with anyio.move_on_after(_STOP_TIMEOUT_S):
-            await process.wait()
-            return
-        await self.kill()
+        if process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+            with anyio.move_on_after(_STOP_TIMEOUT_S) as waited:
+                await process.wait()
+            if waited.cancelled_caught:
+                process.kill()
+        await process.aclose()
 
 
 @asynccontextmanager

@@ -34,10 +34,10 @@ def demo(
 
     It starts its own nats-server on loopback with a temporary store, creates a realm, pins a model file
     and cuts it in two. Real node processes load the halves, prove that they compute them, register and
-    shake hands over gRPC. One that declares what it does not run is stopped by its own doctor. A forward
-    on one host proves nothing; one over two hosts is attested by both, and the recipe leaves the dark.
-    Then a user is served, a node is killed, an operator revokes, and the log is replayed to an earlier
-    moment. Nothing is left behind.
+    shake hands over gRPC. One that declares what it does not run is stopped by its own doctor. A route
+    on one host is refused, for it would prove nothing. A forward over two hosts is attested by both, and
+    the recipe leaves the dark. Then a user is served, a node is killed, an operator revokes, and the log
+    is replayed to an earlier moment. Nothing is left behind.
 
     All of it runs on this machine, so the nodes' hosts are declared and not real, which this realm's
     policy accepts. A realm that does not would not certify here.

@@ -40,12 +40,16 @@ class Model(Struct, frozen=True):
     pinned: "Pinned"
     recipe: RuntimeRecipe
     manifest: Path
-    text_is_nonsense: bool
 
     @property
     def layers(self) -> int:
         """How many layers the whole model has."""
         return self.pinned.artifact.layer_count
+
+    @property
+    def text_is_nonsense(self) -> bool:
+        """Whether its weights are random."""
+        return self.name == "tiny"
 
 
 def check_available(name: ModelName) -> None:
@@ -96,7 +100,6 @@ def make_model(name: ModelName, folder: Path, progress: "Progress | None" = None
         pinned=pinned,
         recipe=recipe,
         manifest=manifest,
-        text_is_nonsense=name == "tiny",
     )
 
 

@@ -15,19 +15,21 @@ from typing import Self
 import anyio
 from msgspec import structs
 
+from meshnet_bus.api import Published
 from meshnet_bus.client import SafeClient, closing, connect
 from meshnet_bus.local_server import LocalServer
-from meshnet_bus.publisher import Published, Publisher
+from meshnet_bus.publisher import Publisher
 from meshnet_bus.reader import read_until
 from meshnet_bus.stream import create_realm
-from meshnet_cli.commands.up import serve_queries
 from meshnet_cli.demo.cast import Actor, Done, ending, run
 from meshnet_cli.key_files import keep_key
 from meshnet_cli.profile import Profile, write_profile
+from meshnet_cli.tracking import serve_queries
 from meshnet_events import facts
 from meshnet_events.envelope import ChainHead, SignedEvent, sign_event
 from meshnet_events.keys import EventKey
 from meshnet_events.record import Record
+from meshnet_node.directory import NodeDirectory
 from meshnet_tracker.projector import Projector
 from meshnet_tracker.registry.rows import Claim
 from meshnet_tracker.registry.state import State
@@ -104,7 +106,7 @@ class Stage:
         while before is not None and key.public > before.key:
             key = EventKey(os.urandom(32))
         folder = self.folder / name
-        keep_key(folder / "node.key", key)
+        keep_key(NodeDirectory(folder).key_file, key)
         await self.heard(
             await self.operator.publish(
                 facts.NodeEnrolled(chain_from=None, group=group, label=name, node=key.public)

@@ -35,6 +35,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from meshnet_node.foreign import fault_text
+
 ENTRY_POINTS = "meshnet.backends"
 
 
@@ -207,6 +209,11 @@ def find_backend(backend_id: str) -> Backend:
         raise BackendError(
             f"the backend {backend_id!r} ({point.value}) cannot be imported: {error}; install what "
             "it needs"
+        ) from error
+    except (Exception, SystemExit) as error:
+        raise BackendError(
+            f"the backend {backend_id!r} ({point.value}) cannot be made: {fault_text(error)}; ask "
+            "whoever makes it"
         ) from error
     if backend.backend_id != backend_id:
         raise BackendError(

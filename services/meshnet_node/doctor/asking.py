@@ -18,8 +18,8 @@ from typing import Any
 
 import msgspec
 
+from meshnet_bus.asker import Asker
 from meshnet_bus.client import Unreachable, closing, connect
-from meshnet_bus.service import Asker
 from meshnet_events.facts import Fact
 from meshnet_events.keys import EventKey
 from meshnet_events.queries import ClockQuery, NodeAnswer, NodeQuery
@@ -46,9 +46,12 @@ async def asking(
 
     `listen` is where the endpoint arrives on this machine, `host:port`, if not at its own address.
     """
+    case = msgspec.structs.replace(case, has_certificate=tls is not None)
     if key is not None:
         case = msgspec.structs.replace(
-            case, node=key.public, reach=_reach(realm or "none", key, listen, tls)
+            case,
+            node=key.public,
+            reach=_reach(realm or "none", key, listen, tls),
         )
     async with AsyncExitStack() as stack:
         if server is None or realm is None:
@@ -78,7 +81,8 @@ async def asking(
 
 def _reach(realm: str, key: EventKey, listen: str | None, tls: Tls | None) -> EndpointProbe:
     async def reach(endpoint: str) -> str:
-        where = listen or default_listen(Endpoint.parse(endpoint))
+        parsed = Endpoint.parse(endpoint)
+        where = listen or default_listen(parsed)
         nobody = _Nobody()
         node = Node(
             realm=realm,
@@ -92,7 +96,8 @@ def _reach(realm: str, key: EventKey, listen: str | None, tls: Tls | None) -> En
         async with AsyncExitStack() as stack:
             # if it is taken, the node runs or another process does: the key that answers will tell
             with suppress(CannotListen):
-                await stack.enter_async_context(serve(node, where, tls=tls))
+                shown = tls if parsed.secure else None
+                await stack.enter_async_context(serve(node, where, tls=shown))
             return await ask_key(endpoint, tls)
 
     return reach

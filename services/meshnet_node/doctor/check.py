@@ -6,7 +6,7 @@ exception out of a check is a finding of that check, with its `remedy`; it never
 is no `Exception` (Ctrl-C, cancellation) goes through.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Generic, Protocol, TypeVar
 
 from msgspec import Struct
@@ -15,6 +15,8 @@ from meshnet_node.doctor.finding import Finding, failed, skipped
 from meshnet_node.foreign import fault_text
 
 _Case = TypeVar("_Case")
+_Found = TypeVar("_Found")
+_Value = TypeVar("_Value")
 
 
 class Telling(Protocol):
@@ -37,68 +39,88 @@ class Silent:
         """As `Telling`."""
 
 
-class Check(Struct, Generic[_Case], frozen=True):
-    """A check that blocks. `look` is given the case, and what it learnt there it may leave there."""
+class Noting:
+    """Keeps the findings, and passes everything on."""
+
+    def __init__(self, telling: Telling) -> None:
+        self.findings: list[Finding] = []
+        self._telling = telling
+
+    def begins(self, name: str) -> None:
+        """As `Telling`."""
+        self._telling.begins(name)
+
+    def finds(self, finding: Finding) -> None:
+        """As `Telling`."""
+        self.findings.append(finding)
+        self._telling.finds(finding)
+
+
+class Check(Struct, Generic[_Case, _Found], frozen=True):
+    """A named look at a case, which gives a `Finding`, or awaits one: then it bounds that itself.
+
+    What it learnt of the case it may leave there for those that need it.
+    """
 
     name: str
-    look: Callable[[_Case], Finding]
-    remedy: str
-    needs: tuple[str, ...] = ()
-
-
-class WaitingCheck(Struct, Generic[_Case], frozen=True):
-    """A check that waits for others, and bounds that itself."""
-
-    name: str
-    look: Callable[[_Case], Awaitable[Finding]]
+    look: Callable[[_Case], _Found]
     remedy: str
     needs: tuple[str, ...] = ()
 
 
 def make_checks(
-    checks: Sequence[Check[_Case]], case: _Case, telling: Telling
+    checks: Sequence[Check[_Case, Finding]], case: _Case, telling: Telling
 ) -> tuple[Finding, ...]:
-    """Make every check, in order."""
+    """Make every check, in order. Blocks."""
     findings: dict[str, Finding] = {}
-    for check in checks:
-        telling.begins(check.name)
-        finding = _unmet(check, findings)
-        if finding is None:
-            try:
-                finding = check.look(case)
-            except (Exception, SystemExit) as error:  # noqa: BLE001 - see the module
-                finding = _broken(check, error)
-        findings[check.name] = finding
-        telling.finds(finding)
+    for check in _possible(checks, findings, telling):
+        try:
+            findings[check.name] = check.look(case)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - see the module
+            findings[check.name] = failed(check.name, fault_text(error), check.remedy)
     return tuple(findings.values())
+
+
+def skip_checks(
+    checks: Sequence[Check[_Case, _Found]], why: str, telling: Telling
+) -> tuple[Finding, ...]:
+    """Make none of them, and say why."""
+    findings = tuple(skipped(check.name, why) for check in checks)
+    for finding in findings:
+        telling.finds(finding)
+    return findings
+
+
+def had(value: _Value | None) -> _Value:
+    """What an earlier check left; `needs` says which one that is."""
+    if value is None:
+        raise LookupError("a check was made before those that it needs")
+    return value
 
 
 async def make_waiting_checks(
-    checks: Sequence[WaitingCheck[_Case]], case: _Case, telling: Telling
+    checks: Sequence[Check[_Case, Awaitable[Finding]]], case: _Case, telling: Telling
 ) -> tuple[Finding, ...]:
     """Make every check, one after the other."""
     findings: dict[str, Finding] = {}
-    for check in checks:
-        telling.begins(check.name)
-        finding = _unmet(check, findings)
-        if finding is None:
-            try:
-                finding = await check.look(case)
-            except Exception as error:  # noqa: BLE001 - see the module
-                finding = _broken(check, error)
-        findings[check.name] = finding
-        telling.finds(finding)
+    for check in _possible(checks, findings, telling):
+        try:
+            findings[check.name] = await check.look(case)
+        except Exception as error:  # noqa: BLE001 - see the module
+            findings[check.name] = failed(check.name, fault_text(error), check.remedy)
     return tuple(findings.values())
 
 
-def _unmet(
-    check: Check[_Case] | WaitingCheck[_Case], findings: dict[str, Finding]
-) -> Finding | None:
-    missing = [name for name in check.needs if not findings[name].lets_on]
-    if not missing:
-        return None
-    return skipped(check.name, f"it needs {', '.join(missing)} to be in order first")
-
-
-def _broken(check: Check[_Case] | WaitingCheck[_Case], error: BaseException) -> Finding:
-    return failed(check.name, fault_text(error), check.remedy)
+def _possible(
+    checks: Sequence[Check[_Case, _Found]], findings: dict[str, Finding], telling: Telling
+) -> Iterator[Check[_Case, _Found]]:
+    """Each check that can be made, for whom iterates to leave its finding; others are skipped."""
+    for check in checks:
+        telling.begins(check.name)
+        missing = [name for name in check.needs if not findings[name].lets_on]
+        if missing:
+            why = f"it needs {', '.join(missing)} to be in order first"
+            findings[check.name] = skipped(check.name, why)
+        else:
+            yield check
+        telling.finds(findings[check.name])

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from meshnet_node.directory import NodeDirectory
 from meshnet_node.doctor.check import Check, Silent, Telling, make_checks
 from meshnet_node.doctor.finding import Diagnosis, Finding, failed, ok, warning
-from meshnet_node.host import MACHINE_ID, NoMachineId, read_machine_id
+from meshnet_node.host import MACHINE_ID, NoHostName, NoMachineId, check_name, read_machine_id
 from meshnet_node.key_file import read_key_file
 
 TRIAL_BYTES = 1 << 20
@@ -21,17 +22,11 @@ SCARCE_BYTES = 256 << 20
 
 
 class MachineCase(Struct, frozen=True, kw_only=True):
-    """What is looked at. `accepts_declared` is None where the realm's policy is not known."""
+    """What is looked at."""
 
-    directory: Path
+    directory: NodeDirectory
     declared_host: str | None = None
-    accepts_declared: bool | None = None
     machine_id: Path = MACHINE_ID
-
-    @property
-    def key_file(self) -> Path:
-        """Where the node's key is kept."""
-        return self.directory / "node.key"
 
 
 def examine_machine(case: MachineCase, *, telling: Telling | None = None) -> Diagnosis:
@@ -40,7 +35,7 @@ def examine_machine(case: MachineCase, *, telling: Telling | None = None) -> Dia
 
 
 def _credentials(case: MachineCase) -> Finding:
-    path = case.key_file
+    path = case.directory.key_file
     try:
         key = read_key_file(path)
     except FileNotFoundError:
@@ -67,23 +62,17 @@ def _host(case: MachineCase) -> Finding:
         try:
             read_machine_id(case.machine_id)
         except NoMachineId as error:
-            found, _, fix = str(error).partition("; ")
-            return failed("host", found, fix)
+            return failed("host", error.found, error.fix)
         return ok("host", f"named by {case.machine_id}")
-    if not name.strip():
-        return failed("host", "the declared host is called nothing", "name it with --declared-host")
-    if case.accepts_declared:
-        return ok("host", f"declared as {name!r}, which the policy accepts")
-    return warning(
-        "host",
-        f"declared as {name!r}",
-        "it counts as a distinct host only where the policy accepts declared ones; without "
-        "--declared-host its machine id is used",
-    )
+    try:
+        check_name(name)
+    except NoHostName as error:
+        return failed("host", str(error), "name it with --declared-host, or leave that out")
+    return ok("host", f"declared as {name!r}; a distinct one where the realm's policy accepts that")
 
 
 def _disk(case: MachineCase) -> Finding:
-    folder = _existing(case.directory)
+    folder = _existing(case.directory.path)
     free = shutil.disk_usage(folder).free
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -107,7 +96,7 @@ def _existing(folder: Path) -> Path:
     return next((one for one in (folder, *folder.parents) if one.is_dir()), folder)
 
 
-MACHINE_CHECKS: tuple[Check[MachineCase], ...] = (
+MACHINE_CHECKS: tuple[Check[MachineCase, Finding], ...] = (
     Check("credentials", _credentials, "see that the node's directory can be read"),
     Check("host", _host, "name the machine with --declared-host"),
     Check("disk", _disk, "see that the node's directory can be written to"),

@@ -8,20 +8,18 @@ A clock is read before and after the broker was asked; the broker's time is held
 may be wrong by half of the round trip, so a skew counts only where it goes beyond that.
 """
 
-import ipaddress
 import time
 from collections.abc import Awaitable, Callable
 from typing import Protocol
-from urllib.parse import urlsplit
 
 import anyio
 from msgspec import Struct
 
 from meshnet_events.facts import DEFAULT_POLICY
-from meshnet_events.forms import is_endpoint
 from meshnet_events.queries import NodeAnswer
-from meshnet_node.doctor.check import Silent, Telling, WaitingCheck, make_waiting_checks
+from meshnet_node.doctor.check import Check, Silent, Telling, make_waiting_checks
 from meshnet_node.doctor.finding import Diagnosis, Finding, failed, ok, skipped, warning
+from meshnet_node.session.transport import Endpoint
 
 ASK_TIMEOUT_S = 15.0
 _WARN_AT = 0.1
@@ -39,13 +37,17 @@ class EndpointProbe(Protocol):
 
 
 class RealmCase(Struct, frozen=True, kw_only=True):
-    """What is asked, and how. `unasked` is why there is nobody to ask, for what is None."""
+    """What is asked, and how. `unasked` is why there is nobody to ask, for what is None.
+
+    `has_certificate` is whether this side could answer at an endpoint of grpcs://.
+    """
 
     node: str | None
     endpoint: str | None = None
     ask_clock: Callable[[], Awaitable[int]] | None = None
     ask_node: Callable[[str], Awaitable[NodeAnswer]] | None = None
     reach: EndpointProbe | None = None
+    has_certificate: bool = False
     unasked: str = "no server is named"
     max_skew_ms: int = DEFAULT_POLICY.max_clock_skew_ms
     clock_ns: Callable[[], int] = time.time_ns
@@ -103,18 +105,21 @@ async def _endpoint(case: RealmCase) -> Finding:
     endpoint = case.endpoint
     if endpoint is None:
         return skipped("endpoint", "no endpoint is named", "name it with --endpoint")
-    host, port = _parsed(endpoint)
-    if host is None or not 0 < port < 65_536:
-        return failed(
-            "endpoint",
-            f"{endpoint[:200]!r} is no endpoint",
-            "expected grpc://host:port or grpcs://host:port, the port from 1 to 65535",
-        )
-    if _is_nowhere(host):
+    try:
+        parsed = Endpoint.parse(endpoint)
+    except ValueError as error:
+        return failed("endpoint", str(error), "name where peers reach this node with --endpoint")
+    if parsed.is_unspecified:
         return failed(
             "endpoint",
             f"{endpoint} is every address of this machine and none that peers could reach",
             "name the address or the host name that peers see",
+        )
+    if parsed.secure and not case.has_certificate:
+        return failed(
+            "endpoint",
+            f"{endpoint} is mutual TLS, and no certificate is named to show there",
+            "name --tls-authority, --tls-certificate and --tls-key, or an endpoint of grpc://",
         )
     if case.node is None:
         return skipped("endpoint", "there is no node key to answer there", "`meshnet node init`")
@@ -128,37 +133,13 @@ async def _endpoint(case: RealmCase) -> Finding:
             f"{endpoint} is answered by {answered[:80]}, expected {case.node}",
             "another node has this address: name this node's own, or stop the other",
         )
-    if _is_loopback(host):
+    if parsed.is_loopback:
         return warning(
             "endpoint",
             f"{endpoint} answers with this node's key; only this machine can reach it",
             "fine for trying out; name an address that other machines reach",
         )
     return ok("endpoint", f"{endpoint} answers with this node's key")
-
-
-def _parsed(endpoint: str) -> tuple[str | None, int]:
-    if not is_endpoint(endpoint):
-        return None, 0
-    parts = urlsplit(endpoint)
-    return parts.hostname, int(parts.netloc.rpartition(":")[2])
-
-
-def _is_nowhere(host: str) -> bool:
-    address = _address(host)
-    return address is not None and address.is_unspecified
-
-
-def _is_loopback(host: str) -> bool:
-    address = _address(host)
-    return host == "localhost" if address is None else address.is_loopback
-
-
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.ip_address(host)
-    except ValueError:
-        return None
 
 
 _NAME_SERVER = "name it with --server, MESHNET_SERVER or a profile"
@@ -172,16 +153,14 @@ _STANDING = {
     "yours; an operator then lifts it with `meshnet admin node reinstate`",
 }
 
-REALM_CHECKS: tuple[WaitingCheck[RealmCase], ...] = (
-    WaitingCheck(
+REALM_CHECKS: tuple[Check[RealmCase, Awaitable[Finding]], ...] = (
+    Check(
         "clock",
         _clock,
         "see that the realm's server and a tracker run, and that it is the right one",
     ),
-    WaitingCheck(
-        "tracker", _tracker, "see that a tracker of this realm runs (`meshnet up` has one)"
-    ),
-    WaitingCheck(
+    Check("tracker", _tracker, "see that a tracker of this realm runs (`meshnet up` has one)"),
+    Check(
         "endpoint",
         _endpoint,
         "open the port in firewalls and routers, and see that the name leads to this machine",

@@ -3,39 +3,40 @@
     files      are they the ones they should be, and do they hold the layers?
     recipe     is one recipe declared, and does it fit the files?
     backend    is it installed, and can it use the device?
-    load       do the layers load?
-    version    is the running version the declared one?
-    layout     is everything else that runs as declared, now that the backend has settled it?
-    forward    does a bounded real forward give the numbers it must?
 
-The report speaks of all of them: it passes only if none failed.
+Then it is known what is to be proven, and `proof` goes on with it: load, version, layout, forward.
 
 A target or an earlier identity says what the files should be. Files that are not those are not
 computed with, and there is no report: it would be of something else.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TypeVar
 
 from msgspec import Struct
 
-from meshnet_node.backends import Backend, LoadedShard, find_backend
-from meshnet_node.capability import CapabilityContext, CapabilityReport, ShardSelection
-from meshnet_node.doctor.check import Check, Silent, Telling, make_checks
+from meshnet_node.backends import LoadedShard, find_backend
+from meshnet_node.capability import CapabilityContext, ShardSelection
+from meshnet_node.doctor.check import (
+    Check,
+    Noting,
+    Silent,
+    Telling,
+    had,
+    make_checks,
+    skip_checks,
+)
 from meshnet_node.doctor.expected import Expected, files_faults, label
 from meshnet_node.doctor.finding import Diagnosis, Finding, failed, ok, warning
-from meshnet_node.foreign import fault_text, shown
+from meshnet_node.doctor.proof import PROOF_CHECKS, probe_capability, proven
+from meshnet_node.foreign import shown
 from meshnet_node.pin import PinError, Pinned, Progress, pin
-from meshnet_node.probe import Measured, make_report, measure
 from meshnet_node.recipe_identity import RuntimeRecipe
 from meshnet_node.recipe_manifest import RecipeManifest, RecipeManifestError, load_manifest
-from meshnet_node.running import RUNTIME, Difference, differences
 from meshnet_node.targets import LockedTarget, LockedTargetError, load_locked_target
 
-_T = TypeVar("_T")
 _FROM_FILES = ("weight_quantization", "tokenizer_revision")
 _SHORT = 12
 
@@ -74,10 +75,12 @@ class ShardCase:
         self.recipe: RuntimeRecipe | None = None
         self.manifest: RecipeManifest | None = None
         self.context: CapabilityContext | None = None
-        self.backend: Backend | None = None
-        self.shard: LoadedShard | None = None
-        self.differences: tuple[Difference, ...] = ()
-        self.measured = Measured("error")
+
+    def recorded(self, context: CapabilityContext) -> str | None:
+        """The output that the target records of what is to be proven, if it does."""
+        selection = context.selection
+        is_whole = (selection.start, selection.end) == (0, selection.artifact.layer_count)
+        return self.target.recorded_output(context.recipe) if self.target and is_whole else None
 
 
 class ExaminedShard(Struct, frozen=True):
@@ -97,16 +100,14 @@ def examine_shard(
 
     Nothing on the machine is changed but the cache of digests. `now` dates the report.
     """
-    case = ShardCase(question)
-    telling = telling or Silent()
-    try:
-        findings = make_checks(SHARD_CHECKS, case, telling)
-    finally:
-        fault = _close(case.shard)
-    if fault is not None:
-        findings = (*findings, failed("close", fault, _REPORT_IT))
-        telling.finds(findings[-1])
-    return _diagnosis(case, findings, now())
+    case, told = ShardCase(question), Noting(telling or Silent())
+    context = _context(case, told)
+    if context is None:
+        return Diagnosis(tuple(told.findings))
+    report = probe_capability(
+        context, files=question.files, recorded=case.recorded(context), telling=told, now=now
+    )
+    return Diagnosis(tuple(told.findings), context.identity, report)
 
 
 @contextmanager
@@ -117,43 +118,25 @@ def examined_shard(
     now: Callable[[], float] = time.time,
 ) -> Iterator[ExaminedShard]:
     """As `examine_shard`, for whoever goes on to serve: the shard stays loaded until it is left."""
-    case = ShardCase(question)
-    try:
-        findings = make_checks(SHARD_CHECKS, case, telling or Silent())
-        yield ExaminedShard(_diagnosis(case, findings, now()), case.shard)
-    finally:
-        if case.shard is not None:
-            case.shard.close()
-
-
-def _diagnosis(case: ShardCase, findings: tuple[Finding, ...], validated_at: float) -> Diagnosis:
-    context = case.context
+    case, told = ShardCase(question), Noting(telling or Silent())
+    context = _context(case, told)
     if context is None:
-        return Diagnosis(findings)
-    return Diagnosis(findings, context.identity, _report(context, case, findings, validated_at))
+        yield ExaminedShard(Diagnosis(tuple(told.findings)), None)
+        return
+    recorded = case.recorded(context)
+    with proven(context, files=question.files, recorded=recorded, telling=told) as proof:
+        report = proof.report(validated_at=now())
+        diagnosis = Diagnosis(tuple(told.findings), context.identity, report)
+        yield ExaminedShard(diagnosis, proof.shard)
 
 
-def _report(
-    context: CapabilityContext, case: ShardCase, findings: Sequence[Finding], validated_at: float
-) -> CapabilityReport:
-    faults = [f"{one.name}: {one.found}" for one in findings if one.status == "failed"]
-    status = case.measured.status
-    return make_report(
-        context,
-        case.measured,
-        "failed" if faults and status == "passed" else status,
-        faults,
-        validated_at=validated_at,
-    )
-
-
-def _close(shard: LoadedShard | None) -> str | None:
-    try:
-        if shard is not None:
-            shard.close()
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - the backend is somebody else's
-        return fault_text(error)
-    return None
+def _context(case: ShardCase, telling: Telling) -> CapabilityContext | None:
+    """What is to be proven; None, and the proof's checks skipped, where that is not in order."""
+    findings = make_checks(SHARD_CHECKS, case, telling)
+    if case.context is None:
+        wrong = next(finding.name for finding in findings if not finding.lets_on)
+        skip_checks(PROOF_CHECKS, f"it needs {wrong} to be in order first", telling)
+    return case.context
 
 
 def _files(case: ShardCase) -> Finding:
@@ -202,7 +185,7 @@ def _files(case: ShardCase) -> Finding:
 
 
 def _recipe(case: ShardCase) -> Finding:
-    question, pinned = case.question, _had(case.pinned)
+    question, pinned = case.question, had(case.pinned)
     try:
         manifest = load_manifest(question.manifest)
         recipe = manifest.recipe(question.recipe_id, question.recipe_version, question.backend_id)
@@ -232,7 +215,7 @@ def _recipe(case: ShardCase) -> Finding:
 
 
 def _backend(case: ShardCase) -> Finding:
-    recipe, selection = _had(case.recipe), _had(case.selection)
+    recipe, selection = had(case.recipe), had(case.selection)
     backend = find_backend(recipe.backend_id)
     devices = tuple(backend.devices)
     device = case.question.device or next(iter(devices), "")
@@ -243,9 +226,9 @@ def _backend(case: ShardCase) -> Finding:
             f"{', '.join(devices) or 'nothing'}",
             "name one of those with --device, or install what the device needs",
         )
-    case.backend = backend
+    is_synthetic = backend.synthetic is not False
     case.context = CapabilityContext(backend, selection, recipe, case.manifest, device)
-    if backend.synthetic is not False:
+    if is_synthetic:
         return warning(
             "backend",
             f"{recipe.backend_id} on {device} is synthetic: it computes no model",
@@ -254,71 +237,7 @@ def _backend(case: ShardCase) -> Finding:
     return ok("backend", f"{recipe.backend_id} on {device}")
 
 
-def _load(case: ShardCase) -> Finding:
-    context = _had(case.context)
-    selection = context.selection
-    case.shard = _had(case.backend).load(
-        case.question.files, start=selection.start, end=selection.end, device=context.device
-    )
-    size = case.shard.memory_bytes / 2**20
-    return ok("load", f"layers [{selection.start}, {selection.end}) in {size:,.1f} MiB")
-
-
-def _version(case: ShardCase) -> Finding:
-    recipe = _had(case.recipe)
-    case.differences = differences(recipe, _had(case.backend), _had(case.shard))
-    if wrong := [one for one in case.differences if one.axis == RUNTIME]:
-        return failed(
-            "version",
-            "; ".join(one.describe() for one in wrong),
-            f"install {recipe.backend_id} {recipe.runtime_version}, or declare the runtime_version "
-            "that runs: it is another recipe then",
-        )
-    return ok("version", f"{recipe.runtime_version} runs, as declared")
-
-
-def _layout(case: ShardCase) -> Finding:
-    if wrong := [one for one in case.differences if one.axis != RUNTIME]:
-        return failed(
-            "layout",
-            "; ".join(one.describe() for one in wrong),
-            "configure the backend as declared, or declare what runs (`meshnet node manifest` writes "
-            "it): it is another recipe then",
-        )
-    return ok("layout", "every axis runs as declared")
-
-
-def _forward(case: ShardCase) -> Finding:
-    context, selection = _had(case.context), _had(case.selection)
-    is_whole = (selection.start, selection.end) == (0, selection.artifact.layer_count)
-    recorded = case.target.recorded_output(context.recipe) if case.target and is_whole else None
-    case.measured = measured = measure(
-        _had(case.shard), selection.start, selection.end, recorded=recorded
-    )
-    if measured.status != "passed":
-        return failed("forward", "; ".join(measured.faults), _NUMBERS)
-    equal = ", as the target records" if recorded is not None else ""
-    return ok(
-        "forward",
-        f"{measured.tokens} positions in {measured.duration_ms} ms, finite and twice the same; "
-        f"output {measured.output_digest[:_SHORT]}{equal}",
-    )
-
-
-def _had(value: _T | None) -> _T:
-    """What an earlier check left; `needs` says which one that is."""
-    if value is None:
-        raise LookupError("a check was made before those that it needs")
-    return value
-
-
-_REPORT_IT = "ask whoever makes the backend"
-_NUMBERS = (
-    "do not serve with it: other builds, drivers or files are to be tried, and whoever makes the "
-    "backend asked"
-)
-
-SHARD_CHECKS: tuple[Check[ShardCase], ...] = (
+SHARD_CHECKS: tuple[Check[ShardCase, Finding], ...] = (
     Check("files", _files, "see that the files can be read"),
     Check("recipe", _recipe, "see that the manifest can be read", needs=("files",)),
     Check(
@@ -327,13 +246,4 @@ SHARD_CHECKS: tuple[Check[ShardCase], ...] = (
         "install the backend's package, whole, beside this one",
         needs=("recipe",),
     ),
-    Check(
-        "load",
-        _load,
-        "see that the backend knows the architecture, and that there is memory for the layers",
-        needs=("backend",),
-    ),
-    Check("version", _version, _REPORT_IT, needs=("load",)),
-    Check("layout", _layout, _REPORT_IT, needs=("load",)),
-    Check("forward", _forward, _NUMBERS, needs=("load",)),
 )

@@ -13,8 +13,8 @@ import anyio
 import anyio.to_thread
 from msgspec import Struct, field
 
+from meshnet_bus.api import Published
 from meshnet_bus.outbox import Handed
-from meshnet_bus.publisher import Published
 from meshnet_events.facts import Fact
 from meshnet_events.keys import EventKey
 from meshnet_events.queries import ClaimAnswer, ClaimQuery, NodeAnswer, NodeQuery
@@ -43,7 +43,7 @@ class Limits(Struct, frozen=True):
 
 
 class Registry(Protocol):
-    """A tracker, as far as sessions ask one: `meshnet_bus.service.Asker`."""
+    """A tracker, as far as sessions ask one: `meshnet_bus.asker.Asker`."""
 
     @overload
     async def ask(self, query: ClaimQuery, /) -> ClaimAnswer: ...

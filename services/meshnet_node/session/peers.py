@@ -7,8 +7,8 @@ endpoint that was registered; and it takes a caller for the hop before only if t
 realm in the boot it says.
 """
 
+from meshnet_bus.asker import QueryRefused
 from meshnet_bus.client import Unreachable
-from meshnet_bus.service import QueryRefused
 from meshnet_events.facts import recipe_key
 from meshnet_events.queries import NOT_FOUND, ClaimAnswer, ClaimQuery, NodeAnswer, NodeQuery
 from meshnet_node.recipe_identity import CompatibilityFingerprint

@@ -6,9 +6,9 @@ Whoever comes to accept publishes so, and so does the other side: the pair may c
 import logging
 import uuid
 
+from meshnet_bus.asker import QueryRefused
 from meshnet_bus.client import Unreachable
 from meshnet_bus.outbox_file import OutboxError
-from meshnet_bus.service import QueryRefused
 from meshnet_events.facts import recipe_key
 from meshnet_events.queries import ClaimAnswer, ClaimQuery, NodeQuery
 from meshnet_node.handshake import Refused

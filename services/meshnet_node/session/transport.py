@@ -125,6 +125,18 @@ class Endpoint(Struct, frozen=True):
         """The endpoint as gRPC spells it."""
         return f"{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
+    @property
+    def is_unspecified(self) -> bool:
+        """Whether it is every address of a machine: one to listen at, and none to reach."""
+        address = _address(self.host)
+        return address is not None and address.is_unspecified
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether only the machine itself reaches it."""
+        address = _address(self.host)
+        return self.host == "localhost" if address is None else address.is_loopback
+
 
 def open_channel(endpoint: Endpoint, tls: Tls | None) -> grpc.aio.Channel:
     """A channel to `endpoint`; nothing is sent yet.
@@ -143,8 +155,14 @@ def open_channel(endpoint: Endpoint, tls: Tls | None) -> grpc.aio.Channel:
 
 def default_listen(endpoint: Endpoint) -> str:
     """The address to listen on for an endpoint: itself if it is an address, else all of them."""
-    try:
-        ipaddress.ip_address(endpoint.host)
-    except ValueError:
-        return f"[::]:{endpoint.port}" if endpoint.host != "localhost" else endpoint.target
+    if _address(endpoint.host) is None and endpoint.host != "localhost":
+        return f"[::]:{endpoint.port}"
     return endpoint.target
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address that `host` is; None when it is a name."""
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None

@@ -7,7 +7,7 @@ the answer's `presence` tells; without it, every claim counts that the log knows
 A recipe goes by its key or by 8 hex digits or more of it. None that fits is `not-found`, several are
 `ambiguous`; which those are is not listed, for there is no end to them.
 
-Left out: the broker's time, which is no matter of the state (`api.nats`).
+Left out: the broker's time and messages of the log, which are no matter of the state (`api.nats`).
 """
 
 from typing import assert_never
@@ -113,6 +113,7 @@ def _node(state: State, query: NodeQuery) -> NodeAnswer:
         group=row.group,
         head_digest=head.digest,
         head_issuerseq=head.issuerseq,
+        head_sequence=head.sequence,
         label=row.label,
         may_speak=not barred,
         node=query.node,

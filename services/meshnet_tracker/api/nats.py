@@ -8,24 +8,32 @@ projector does not run (it faulted, or never began), until that has caught up on
 falls `MAX_LAG` records behind. It is `behind` when `min_sequence` is not folded within `WAIT_S`; and
 at once when too many wait for a sequence already, so that waiting cannot use up a tracker.
 
-`clock` needs no state: it is answered whenever the stream's leader tells its time.
+`clock` needs no state: it is answered whenever the stream's leader tells its time. `head` needs both:
+the fold knows where the message is, and the leader has it; what it has is told only if it is what was
+folded.
 """
 
 from typing import Any, cast
 
 import anyio
+import msgspec
 
 from meshnet_bus.api import ApiError, StreamApi
 from meshnet_bus.client import Unreachable
+from meshnet_events.gate import Gate
 from meshnet_events.queries import (
     BEHIND,
+    NOT_FOUND,
     UNAVAILABLE,
     ClockAnswer,
     ClockQuery,
+    HeadAnswer,
+    HeadQuery,
     Query,
     QueryError,
     Reply,
 )
+from meshnet_events.screened import Event
 from meshnet_tracker.api.answers import StateQuery, answer_from
 from meshnet_tracker.projector import Projector
 from meshnet_tracker.registry.eligibility import Liveness
@@ -52,18 +60,21 @@ class TrackerApi:
         """`liveness` is the overlay of whoever listens to presence; without it, presence is ignored."""
         self._projector = projector
         self._stream = stream
+        self._gate = Gate(stream.realm)
         self._liveness = liveness
         self._wait_s = wait_s
         self._waiting = 0
         self._has_caught_up = False
 
-    async def answer(self, query: Query) -> Reply[Any]:
+    async def answer(self, query: Query[Any]) -> Reply[Any]:
         """The answer, or why there is none. Raises nothing that is foreseen."""
         if isinstance(query, ClockQuery):
             return await self._clock(query)
         error = self._why_not() or await self._wait_for(query.min_sequence)
         if error is not None:
             return self._refused(error)
+        if isinstance(query, HeadQuery):
+            return await self._head(query)
         state = self._projector.state
         found = answer_from(state, cast("StateQuery", query), self._liveness)
         if isinstance(found, QueryError):
@@ -82,6 +93,28 @@ class TrackerApi:
                 QueryError(UNAVAILABLE, f"the stream's leader does not tell its time: {error}")
             )
         return Reply(sequence=self._projector.folded, answer=ClockAnswer(time_ns))
+
+    async def _head(self, query: HeadQuery) -> Reply[Any]:
+        state = self._projector.state
+        sequence, chain = state.sequence, state.chain_of(query.node)
+        if not chain.sequence:
+            return self._refused(QueryError(NOT_FOUND, f"no event of {query.node} was ever heard"))
+        try:
+            record = await self._stream.leader_record(chain.sequence)
+        except (ApiError, Unreachable) as error:
+            return self._refused(
+                QueryError(UNAVAILABLE, f"the stream's leader does not give the message: {error}")
+            )
+        event = None if record is None else self._gate.screen(record.body, record.subject).result
+        if record is None or not isinstance(event, Event) or event.digest != chain.digest:
+            return self._refused(
+                QueryError(
+                    UNAVAILABLE, f"the stream holds no more at {chain.sequence} what was folded"
+                )
+            )
+        body = msgspec.Raw(record.body)
+        head = HeadAnswer(body=body, head_sequence=chain.sequence, node=query.node)
+        return Reply(sequence=sequence, answer=head)
 
     def _refused(self, error: QueryError) -> Reply[Any]:
         return Reply(sequence=self._projector.folded, error=error)

@@ -38,7 +38,7 @@ from meshnet_tracker.registry.outcome import (
     refused,
     rejected,
 )
-from meshnet_tracker.registry.rows import Node, RefusedRecord, Transition
+from meshnet_tracker.registry.rows import Chain, Node, RefusedRecord, Transition
 from meshnet_tracker.registry.rules import evidence, handshakes, nodes, realm, recipes, shards
 from meshnet_tracker.registry.state import NO_EVENT, Cause, State
 
@@ -152,7 +152,7 @@ class Fold:
         if not isinstance(event.data, facts.RealmCreated):
             raise _bad_realm(f"holds {event.type}, not realm.created")
         outcome = realm.create_realm(self.state, event.data, cause, self.operator)
-        self.state.advance_chain(event.issuer, head)
+        self.state.advance_chain(Chain(head.issuerseq, head.digest, event.issuer, cause.sequence))
         return outcome
 
     def _speak(self, event: Event, cause: Cause) -> Outcome:
@@ -160,7 +160,8 @@ class Fold:
         head = follow(state.chains.get(issuer, NO_EVENT), event)
         if isinstance(head, Refusal):
             return refused(head)
-        state.chains[issuer] = head  # `advance_chain`, once for every record
+        # `advance_chain`, once for every record
+        state.chains[issuer] = Chain(event.issuerseq, event.digest, issuer, cause.sequence)
         state.changes.chains.add(issuer)
         if isinstance(fact, Refusal):
             return refused(fact)

@@ -14,6 +14,7 @@ from typing import Literal
 
 from msgspec import Raw, Struct
 
+from meshnet_events.envelope import ChainHead
 from meshnet_events.facts import Host, Mismatch, Policy, PresentedFingerprint
 from meshnet_events.reasons import CONFLICT, NOT_ENROLLED, SUSPENDED
 
@@ -40,6 +41,17 @@ class Realm(Struct, gc=False):
     policy_sequence: int
     realm: str
     root: str
+
+
+class Chain(ChainHead, frozen=True, gc=False):
+    """How far an issuer's chain got, and the sequence of the record that brought it there.
+
+    That record is the issuer's own last event or, where an operator let the chain start anew, the
+    `node.enrolled` which said so. 0 before the first.
+    """
+
+    issuer: str = ""
+    sequence: int = 0
 
 
 class Node(Struct, gc=False):

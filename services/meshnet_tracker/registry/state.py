@@ -20,10 +20,10 @@ from typing import Literal, TypeVar
 
 from msgspec import Struct, field
 
-from meshnet_events.envelope import ChainHead
 from meshnet_events.facts import DEFAULT_POLICY, Policy
 from meshnet_tracker.registry.identity import IdentityReader
 from meshnet_tracker.registry.rows import (
+    Chain,
     Claim,
     ClaimStatus,
     Evidence,
@@ -39,7 +39,7 @@ from meshnet_tracker.registry.rows import (
 _Key = TypeVar("_Key")
 _Entry = TypeVar("_Entry")
 
-NO_EVENT = ChainHead()
+NO_EVENT = Chain()
 VOID_CLAIM_ENDED = "a claim that it names ended"
 
 
@@ -87,7 +87,7 @@ class State:
         self.time_ns = 0
         self.realm: Realm | None = None
         self.counts: defaultdict[str, int] = defaultdict(int)
-        self.chains: dict[str, ChainHead] = {}
+        self.chains: dict[str, Chain] = {}
         self.nodes: dict[str, Node] = {}
         self.boots: dict[str, set[str]] = {}
         self.claims: dict[str, dict[str, Claim]] = {}
@@ -125,8 +125,8 @@ class State:
             raise LookupError(f"no record of the realm {self.name!r} has been folded yet")
         return self.realm
 
-    def chain_of(self, issuer: str) -> ChainHead:
-        """The last event of `issuer`."""
+    def chain_of(self, issuer: str) -> Chain:
+        """How far the chain of `issuer` got."""
         return self.chains.get(issuer, NO_EVENT)
 
     def is_known(self, node: str) -> bool:
@@ -166,10 +166,10 @@ class State:
 
     # -- chains, nodes and boots -----------------------------------------------------------------
 
-    def advance_chain(self, issuer: str, head: ChainHead) -> None:
-        """The issuer's chain is at `head` now."""
-        self.chains[issuer] = head
-        self.changes.chains.add(issuer)
+    def advance_chain(self, chain: Chain) -> None:
+        """An issuer's chain got as far as this."""
+        self.chains[chain.issuer] = chain
+        self.changes.chains.add(chain.issuer)
 
     def touch_node(self, node: str) -> Node:
         """The node's row, to be changed; made if there is none."""

@@ -398,7 +398,7 @@ def test_an_equivocator_is_still_one_when_it_repeats_either_word(lab):
         assert lab.attest("n1", two).outcome == "evidence:equivocation"
 
 
-def test_an_equivocator_may_attest_other_sessions(lab):
+def test_an_equivocator_attest_once_other_sessions(lab):
     for words in two_words(lab):
         lab.attest("n1", words)
     assert lab.attest_all(lab.evidence(*HOPS)).moves == ["recipe R dark->certified"]
@@ -420,7 +420,7 @@ def test_two_participants_that_differ_equivocate_neither(lab):
     assert [row.void for row in lab.state.evidence.values()] == [None, None]
 
 
-def test_a_new_boot_may_attest_the_session_anew(lab):
+def test_a_new_boot_attest_once_the_session_anew(lab):
     one, two = two_words(lab)
     lab.attest("n1", one)
     lab.register("n1@h1[0,14)", boot="b2")

@@ -16,24 +16,12 @@ from msgspec import structs
 
 from meshnet_events.facts import HandshakeCompleted, Mismatch, recipe_key
 from meshnet_events.reasons import STALE_BOOT, UNKNOWN_PEER
+from meshnet_tracker import recipe
 from meshnet_tracker.registry.outcome import APPLIED, Outcome, rejected
 from meshnet_tracker.registry.rows import Handshake
 from meshnet_tracker.registry.state import Cause, State
 
-REASONS = frozenset(
-    {
-        "activation-recipe",
-        "architecture",
-        "artifact",
-        "backend",
-        "boundary-schema",
-        "cache-layout",
-        "fingerprint",
-        "runtime",
-        "tokenizer",
-        "weight-quantization",
-    }
-)
+REASONS = recipe.REASONS | {"fingerprint"}
 """Why two shards may not compute together: the axes that `recipe.explain` tells, and the whole."""
 OTHER = "other"
 

@@ -9,10 +9,10 @@
 Enrolling lifts neither suspension nor conflict.
 """  # noqa: E501 - a table's rows are lines
 
-from meshnet_events.envelope import ChainHead
 from meshnet_events.facts import NodeEnrolled, NodeReinstated, NodeSuspended
 from meshnet_events.reasons import BAD_CHAIN, UNKNOWN_NODE
 from meshnet_tracker.registry.outcome import APPLIED, NOOP, Outcome, rejected
+from meshnet_tracker.registry.rows import Chain
 from meshnet_tracker.registry.state import Cause, State
 
 
@@ -34,7 +34,7 @@ def enrolled(state: State, fact: NodeEnrolled, cause: Cause) -> Outcome:
     row.label, row.group, row.chain_from = fact.label, fact.group, fact.chain_from
     if fact.chain_from is not None:
         state.end_claims(fact.node, "superseded", cause)
-        state.advance_chain(fact.node, ChainHead(fact.chain_from - 1, cause.digest))
+        state.advance_chain(Chain(fact.chain_from - 1, cause.digest, fact.node, cause.sequence))
     state.note_node_status(row, before, cause)
     return APPLIED
 

@@ -1,0 +1,195 @@
+"""The proof that a backend computes one context: loaded, compared, computed with, and reported.
+
+    load       do the layers load?
+    version    is the running version the declared one?
+    layout     is everything else that runs as declared, now that the backend has settled it?
+    forward    does a bounded real forward give the numbers it must?
+
+`probe_capability` is the only way to a report in production. The report speaks of every finding, and
+passes only if none failed; it is an `error` when no forward could be judged. A backend is somebody
+else's code: whatever it raises or returns ends in a finding. Only what stops the process or the task
+(Ctrl-C, cancellation) goes through. There is no bound on time: how long a load may take only its owner
+knows.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+import msgspec
+from msgspec import Struct
+
+from meshnet_node.backends import Backend, LoadedShard
+from meshnet_node.capability import CapabilityContext, CapabilityReport, report_for
+from meshnet_node.doctor.check import Check, Silent, Telling, had, make_checks
+from meshnet_node.doctor.finding import Finding, failed, ok, skipped
+from meshnet_node.foreign import cut, fault_text
+from meshnet_node.probe import Measured, measure
+from meshnet_node.running import RUNTIME, Difference, differences
+
+_SHORT = 12
+
+
+class Proof:
+    """What the checks of one context learn, each for the next. Made by `proven`."""
+
+    def __init__(
+        self, context: CapabilityContext, files: Sequence[Path], recorded: str | None
+    ) -> None:
+        self.context = context
+        self.files = files
+        self.recorded = recorded
+        self.findings: tuple[Finding, ...] = ()
+        self.shard: LoadedShard | None = None
+        self.differences: tuple[Difference, ...] | None = None
+        self.measured = Measured("error")
+
+    @property
+    def backend(self) -> Backend:
+        """The backend, of which a report needs less than a load."""
+        return cast("Backend", self.context.backend)
+
+    def report(self, *, validated_at: float) -> CapabilityReport:
+        """What may be registered with, if it passed. Its texts are such as a fact can hold."""
+        faults = [f"{one.name}: {one.found}" for one in self.findings if one.status == "failed"]
+        measured = self.measured
+        return report_for(
+            msgspec.structs.replace(self.context, backend=_Stated.of(self.context)),
+            status="failed" if faults and measured.status == "passed" else measured.status,
+            validated_at=validated_at,
+            tokens=measured.tokens,
+            duration_ms=measured.duration_ms,
+            output_digest=measured.output_digest,
+            diagnostics=tuple(map(cut, faults)),
+        )
+
+    def close(self, telling: Telling) -> None:
+        """Give the layers back; a backend that cannot is found out."""
+        try:
+            if self.shard is not None:
+                self.shard.close()
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the backend is somebody else's
+            finding = failed("close", fault_text(error), _REPORT_IT)
+            self.findings = (*self.findings, finding)
+            telling.finds(finding)
+
+
+class _Stated(Struct, frozen=True):
+    """The backend as the report names it: what it says was asked once. Of doubt, synthetic."""
+
+    backend_id: str
+    synthetic: bool
+
+    @classmethod
+    def of(cls, context: CapabilityContext) -> "_Stated":
+        try:
+            synthetic = context.backend.synthetic is not False
+        except (Exception, SystemExit):  # noqa: BLE001 - see the module: a backend may do anything
+            synthetic = True
+        return cls(context.recipe.backend_id, synthetic)
+
+
+@contextmanager
+def proven(
+    context: CapabilityContext,
+    *,
+    files: Sequence[Path],
+    recorded: str | None = None,
+    telling: Telling | None = None,
+) -> Iterator[Proof]:
+    """The proof of what `context` selects, made. Its layers stay loaded until it is left."""
+    telling = telling or Silent()
+    proof = Proof(context, files, recorded)
+    try:
+        proof.findings = make_checks(PROOF_CHECKS, proof, telling)
+        yield proof
+    finally:
+        proof.close(telling)
+
+
+def probe_capability(
+    context: CapabilityContext,
+    *,
+    files: Sequence[Path],
+    recorded: str | None = None,
+    telling: Telling | None = None,
+    now: Callable[[], float] = time.time,
+) -> CapabilityReport:
+    """Load the layers that `context` selects from `files`, prove them, and report. Blocks.
+
+    `recorded` is the output digest that they must have, where one is known. A `CapabilityValidator`
+    once its files are bound (`functools.partial`). The report is dated `now()`, at the end.
+    """
+    with proven(context, files=files, recorded=recorded, telling=telling) as proof:
+        pass
+    return proof.report(validated_at=now())
+
+
+def _load(proof: Proof) -> Finding:
+    selection = proof.context.selection
+    proof.shard = proof.backend.load(
+        proof.files, start=selection.start, end=selection.end, device=proof.context.device
+    )
+    size = proof.shard.memory_bytes / 2**20
+    return ok("load", f"layers [{selection.start}, {selection.end}) in {size:,.1f} MiB")
+
+
+def _version(proof: Proof) -> Finding:
+    recipe = proof.context.recipe
+    proof.differences = differences(recipe, proof.backend, had(proof.shard))
+    if wrong := [one for one in proof.differences if one.axis == RUNTIME]:
+        return failed(
+            "version",
+            "; ".join(one.describe() for one in wrong),
+            f"install {recipe.backend_id} {recipe.runtime_version}, or declare the runtime_version "
+            "that runs: it is another recipe then",
+        )
+    return ok("version", f"{recipe.runtime_version} runs, as declared")
+
+
+def _layout(proof: Proof) -> Finding:
+    if proof.differences is None:
+        return skipped("layout", "the backend did not say what runs: see version")
+    if wrong := [one for one in proof.differences if one.axis != RUNTIME]:
+        return failed(
+            "layout",
+            "; ".join(one.describe() for one in wrong),
+            "configure the backend as declared, or declare what runs (`meshnet node manifest` writes "
+            "it): it is another recipe then",
+        )
+    return ok("layout", "every axis runs as declared")
+
+
+def _forward(proof: Proof) -> Finding:
+    selection = proof.context.selection
+    proof.measured = measured = measure(
+        had(proof.shard), selection.start, selection.end, recorded=proof.recorded
+    )
+    if measured.status != "passed":
+        return failed("forward", "; ".join(measured.faults), _NUMBERS)
+    equal = ", as the target records" if proof.recorded is not None else ""
+    return ok(
+        "forward",
+        f"{measured.tokens} positions in {measured.duration_ms} ms, finite and twice the same; "
+        f"output {measured.output_digest[:_SHORT]}{equal}",
+    )
+
+
+_REPORT_IT = "ask whoever makes the backend"
+_NUMBERS = (
+    "do not serve with it: other builds, drivers or files are to be tried, and whoever makes the "
+    "backend asked"
+)
+
+PROOF_CHECKS: tuple[Check[Proof, Finding], ...] = (
+    Check(
+        "load",
+        _load,
+        "see that the backend knows the architecture, and that there is memory for the layers",
+    ),
+    Check("version", _version, _REPORT_IT, needs=("load",)),
+    Check("layout", _layout, _REPORT_IT, needs=("load",)),
+    Check("forward", _forward, _NUMBERS, needs=("load",)),
+)
