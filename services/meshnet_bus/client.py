@@ -15,6 +15,7 @@ closed; `Unreachable` says so and a new one is built.
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -31,6 +32,7 @@ ErrorSink = Callable[[Exception], None]
 
 INBOX_PREFIX = "_INBOX"
 _CLOSE_TIMEOUT_S = 2.0
+_SAY_AGAIN_S = 60.0
 # asyncio takes 256 KiB at once. Fewer turns of the loop make a reader that is behind 6 % faster
 _RECEIVED_AT_ONCE = 1024 * 1024
 _log = logging.getLogger("meshnet_bus")
@@ -117,16 +119,30 @@ class SafeClient(Client):
         await super()._process_pong()
 
 
-def log_error(error: Exception) -> None:
-    """Log what nats-py reports; the default sink of `connect`."""
-    _log.warning("nats: %s", error or repr(error))
+class LogErrors:
+    """Logs what nats-py reports, the same thing once in a while; the default sink of `connect`.
+
+    While a server is away nats-py tells of every attempt to reach it, once a second.
+    """
+
+    def __init__(self) -> None:
+        self._last = ""
+        self._quiet_until = 0.0
+
+    def __call__(self, error: Exception) -> None:
+        """Log `error`, unless it was logged a moment ago."""
+        text, now = str(error) or repr(error), time.monotonic()
+        if text == self._last and now < self._quiet_until:
+            return
+        self._last, self._quiet_until = text, now + _SAY_AGAIN_S
+        _log.warning("nats: %s", text)
 
 
 async def connect(
     url: str,
     *,
     name: str,
-    on_error: ErrorSink = log_error,
+    on_error: ErrorSink | None = None,
     credentials: Path | None = None,
     inbox_prefix: str = INBOX_PREFIX,
     timeout_s: float = 5.0,
@@ -138,6 +154,7 @@ async def connect(
     raise, that is logged and goes no further: an error in nats-py's own callback ends its read loop.
     `credentials` is a NATS `.creds` file; with it goes the user's own `inbox_prefix`.
     """
+    on_error = on_error or LogErrors()
     nc = SafeClient()
     refusals: list[Exception] = []
     connected = False

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from meshnet_bus.asker import Asker, QueryRefused
 from meshnet_bus.client import closing, connect
+from meshnet_bus.root import check_root
 from meshnet_cli import look
 from meshnet_cli.errors import NOT_FOUND, UNREACHABLE, USAGE, CliError
 from meshnet_cli.profile import Settings
@@ -54,10 +55,13 @@ class Driven(Struct, frozen=True):
 
 @asynccontextmanager
 async def asking(settings: Settings) -> AsyncIterator[Asker]:
-    """The realm's trackers, to be asked."""
+    """The realm's trackers, to be asked, once it is known to be that of the operator we were told."""
+    realm = settings.need_realm()
     nc = await connect(settings.need_server(), name=CLIENT_NAME)
     async with closing(nc):
-        yield Asker(nc, settings.need_realm())
+        if settings.operator is not None:
+            await check_root(nc, realm, settings.operator)
+        yield Asker(nc, realm)
 
 
 async def plan_route(

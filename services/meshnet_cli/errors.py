@@ -60,6 +60,7 @@ _KNOWN: dict[str, tuple[int, str]] = {
     "meshnet_bus.local_server.NoServer": (FAILED, ""),
     "meshnet_bus.history.HistoryFault": (VERIFICATION_FAILED, _FIND_OUT),
     "meshnet_tracker.registry.outcome.FoldFault": (VERIFICATION_FAILED, _FIND_OUT),
+    "meshnet_bus.root.WrongRoot": (VERIFICATION_FAILED, _BY_FAULT["wrong-root"]),
     "meshnet_bus.stream.StreamDrift": (VERIFICATION_FAILED, ""),
     "meshnet_bus.stream.RealmExists": (FAILED, ""),
     "meshnet_bus.place.KeyInUse": (FAILED, ""),

@@ -22,12 +22,13 @@ from typing import Literal
 import anyio
 from msgspec import Struct
 
-from meshnet_bus.asker import Asker, QueryRefused
+from meshnet_bus.asker import Asker, QueryRefused, ask_head
 from meshnet_bus.client import SafeClient, Unreachable, closing, connect
 from meshnet_bus.groups import sole
 from meshnet_bus.outbox import Handed, Outbox
 from meshnet_bus.outbox_file import OutboxError
 from meshnet_bus.presence import SEND_EVERY_S, send_presence
+from meshnet_bus.root import check_root
 from meshnet_events.facts import Host, ShardWithdrawn
 from meshnet_events.keys import EventKey
 from meshnet_events.presence import Presence
@@ -59,7 +60,8 @@ class NotAdmitted(Exception):
 class ServeSettings(Struct, frozen=True, kw_only=True):
     """Where a node belongs and how it is reached. `listen` is by default the endpoint itself.
 
-    Every `ask_every_s` a tracker is asked what has become of the claims.
+    Every `ask_every_s` a tracker is asked what has become of the claims. `operator` is the key
+    that we were told: it must have created the realm, and may let this node's chain start anew.
     """
 
     realm: str
@@ -71,6 +73,7 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
     tls: Tls | None = None
     limits: Limits = Limits()
     ask_every_s: float = ASK_EVERY_S
+    operator: str | None = None
 
 
 class LoadedOffer(Struct, frozen=True):
@@ -104,9 +107,9 @@ async def serve_node(
 ) -> None:
     """Serve `shards` until `stop` returns, then withdraw them.
 
-    Raises NotAdmitted and BootIsOver; `Unreachable` when the bus cannot be reached to begin with;
-    CannotListen; ValueError for an endpoint that is none, or of grpcs:// without certificates;
-    CapabilityAdmissionError; and what `Outbox.open` and `Outbox.run` raise.
+    Raises NotAdmitted and BootIsOver; to begin with `Unreachable` when the bus cannot be reached,
+    `WrongRoot`, CannotListen, CapabilityAdmissionError, and ValueError for an endpoint that is none, or
+    of grpcs:// without certificates; and what `Outbox.open` and `Outbox.run` raise.
     """
     endpoint = Endpoint.parse(settings.endpoint)
     if endpoint.secure and settings.tls is None:
@@ -116,9 +119,19 @@ async def serve_node(
     async with AsyncExitStack() as stack:
         nc = await connect(settings.server, name=f"meshnet-node {key.public[:12]}")
         await stack.enter_async_context(closing(nc))
-        path = settings.directory.outbox
-        outbox = await stack.enter_async_context(Outbox.open(path, nc, settings.realm, key))
+        if settings.operator is not None:
+            await check_root(nc, settings.realm, settings.operator)
         asker = Asker(nc, settings.realm)
+        outbox = await stack.enter_async_context(
+            Outbox.open(
+                settings.directory.outbox,
+                nc,
+                settings.realm,
+                key,
+                ask_head=ask_head(asker, key.public),
+                operators=() if settings.operator is None else (settings.operator,),
+            )
+        )
         node = Node(
             realm=settings.realm,
             key=key,

@@ -213,6 +213,9 @@ def test_a_route_names_no_excluded_node_and_none_that_is_not_live(tracker):
     answer = tracker.ask(query, presence=True)
     assert (answer.hops, answer.obstacles[0].code) == ((), "range")
     assert f"[14, {LAYERS})" in answer.obstacles[0].detail
+    (silent,) = [one.detail for one in answer.obstacles if one.code == "not-live"]
+    assert silent.startswith(f"{lab.state.nodes[lab.public('n2')].label or 'U'}")
+    assert f"/main [14, {LAYERS}) has not been heard of for 15 s" in silent
     tracker.hear("n2")
     assert len(tracker.ask(query, presence=True).hops) == 2
 

@@ -123,6 +123,7 @@ def serve(
         listen=listen,
         tls=certificates,
         limits=Limits(sessions=max_sessions),
+        operator=settings.operator,
         ask_every_s=ask_every,
     )
     screen = console() if output.format == "table" else None

@@ -12,8 +12,8 @@ Rules
   anew; a folder that cannot be written to costs the saving, not the pin.
 - Times are when the bytes were written to (mtime) and when anything of the file changed (ctime), which
   nobody can put back short of the machine's clock. What a failing disk does to bytes shows in neither;
-  `cache=False` asks the bytes themselves. A file written to in the last two seconds is not remembered, because another
-  write could still leave the same mtime (file systems count in ticks of up to that long).
+  `cache=False` asks the bytes themselves. A file written to in the last two seconds is not remembered,
+  because another write could still leave the same times (file systems count in ticks of up to that).
 - Two processes at once may each forget what the other has just learnt; neither sees half a file.
 """
 

@@ -10,6 +10,7 @@ A recipe goes by its key or by 8 hex digits or more of it. None that fits is `no
 Left out: the broker's time and messages of the log, which are no matter of the state (`api.nats`).
 """
 
+from collections.abc import Iterator
 from typing import assert_never
 
 import msgspec
@@ -33,15 +34,16 @@ from meshnet_events.queries import (
     RecipeAnswer,
     RecipeQuery,
 )
-from meshnet_events.reasons import NOT_ENROLLED, SUSPENDED
-from meshnet_tracker.registry.eligibility import Liveness, judge
-from meshnet_tracker.registry.explain import why_recipe
+from meshnet_events.reasons import NOT_ENROLLED, NOT_LIVE, SUSPENDED
+from meshnet_tracker.registry.eligibility import LIVE_FOR_S, Liveness, judge
+from meshnet_tracker.registry.explain import name_of, why_recipe
 from meshnet_tracker.registry.routing.plan import Hop, NoRoute, plan
 from meshnet_tracker.registry.rows import Identity, Node, Recipe
 from meshnet_tracker.registry.state import State
 
 StateQuery = ClaimQuery | NodeQuery | PlanQuery | RecipeQuery
 """What the state alone answers."""
+_MOST_NAMED = 8
 
 
 class _RecipeLabels(Struct, frozen=True):
@@ -136,7 +138,10 @@ def _plan(state: State, query: PlanQuery, liveness: Liveness | None) -> PlanAnsw
     hops: tuple[PlannedHop, ...] = ()
     obstacles: tuple[Obstacle, ...] = ()
     if isinstance(found, NoRoute):
-        obstacles = tuple(Obstacle(one.code, one.detail) for one in found.obstacles)
+        obstacles = (
+            *(Obstacle(one.code, one.detail) for one in found.obstacles),
+            *_silent(state, recipe.recipe_key, liveness),
+        )
     else:
         hops = tuple(_hop(state, hop) for hop in found.hops)
     return PlanAnswer(
@@ -147,6 +152,27 @@ def _plan(state: State, query: PlanQuery, liveness: Liveness | None) -> PlanAnsw
         purpose=query.purpose,
         recipe_key=recipe.recipe_key,
     )
+
+
+def _silent(state: State, recipe_key: str, liveness: Liveness | None) -> Iterator[Obstacle]:
+    """The claims that a route might have used, had anybody heard of them lately."""
+    if liveness is None:
+        return
+    silent = [
+        claim
+        for claim in state.live_claims.get(recipe_key, {}).values()
+        if not liveness.is_live(claim) and claim.identity is not None
+    ]
+    for claim in silent[:_MOST_NAMED]:
+        identity, name = claim.identity, name_of(state, claim.node)
+        if identity is not None:
+            yield Obstacle(
+                NOT_LIVE,
+                f"{name}/{claim.shard_id} [{identity.shard_start}, {identity.shard_end}) has not "
+                f"been heard of for {LIVE_FOR_S} s; does its process run?",
+            )
+    if len(silent) > _MOST_NAMED:
+        yield Obstacle(NOT_LIVE, f"and {len(silent) - _MOST_NAMED} more have not been heard of")
 
 
 def _hop(state: State, hop: Hop) -> PlannedHop:
