@@ -372,13 +372,13 @@ class Lab:
         loaded = loaded or ToyShard(start, end)
         shard = served("main", start, end, loaded=loaded, recipe=recipe, synthetic=synthetic)
         said = Said()
-        node.setdefault("registry", self.tracker)
+        node.setdefault("tracker", self.tracker)
         node = Node(
             realm=REALM,
             key=key or EventKey(os.urandom(32)),
             boot_id=str(uuid.uuid4()),
             shards={"main": shard},
-            record=said,
+            outbox=said,
             tls=tls,
             limits=limits,
             **node,

@@ -137,8 +137,8 @@ async def serve_node(
             key=key,
             boot_id=str(uuid.uuid4()),
             shards={one.offer.shard_id: _served(one) for one in shards},
-            registry=asker,
-            record=outbox,
+            tracker=asker,
+            outbox=outbox,
             tls=settings.tls,
             limits=settings.limits,
         )

@@ -519,7 +519,7 @@ async def that_refused(world):
     key, other, user = [await world.enrolled(name) for name in ("ada", "bob", "a user")]
     async with world.tracker() as tracker, lab() as lab_:
         behind = await lab_.start(
-            3, LAYERS, recipe=OTHER, key=other, registry=world.asker, listed=False
+            3, LAYERS, recipe=OTHER, key=other, tracker=world.asker, listed=False
         )
         await Publisher(world.nc, REALM, other).publish(
             registration(

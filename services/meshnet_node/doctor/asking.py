@@ -89,8 +89,8 @@ def _reach(realm: str, key: EventKey, listen: str | None, tls: Tls | None) -> En
             key=key,
             boot_id=str(uuid.uuid4()),
             shards={},
-            registry=nobody,
-            record=nobody,
+            tracker=nobody,
+            outbox=nobody,
             tls=tls,
         )
         async with AsyncExitStack() as stack:

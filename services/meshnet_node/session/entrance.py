@@ -63,7 +63,7 @@ async def enter(node: Node, stream: Stream) -> Entered:
         frame = await _challenged(stream, challenge)
     opening = read_opening(frame, realm=node.realm, key=node.key.public, nonce=nonce)
     shard = _shard_of(node, opening)
-    await check_caller(node.registry, opening)
+    await check_caller(node.tracker, opening)
     mismatches = check_handshake(shard.identity, opening.presented)
     if opening.is_between_neighbours:
         meeting = Meeting(opening.terms, opening.presented, mismatches)
@@ -78,7 +78,7 @@ async def enter(node: Node, stream: Stream) -> Entered:
     fault = range_fault(opening, start=held.start, end=held.end, layer_count=held.layer_count)
     if fault is not None:
         raise SessionFailed(pb.ERROR_CODE_RANGE_MISMATCH, fault)
-    await check_status(node.registry, opening)
+    await check_status(node.tracker, opening)
     seat = await _seat(node, opening)
     accepted = pb.ResponderFrame(accepted=pb.SessionAccepted(responder=responder))
     try:

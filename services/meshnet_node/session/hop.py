@@ -99,7 +99,7 @@ async def _open_next(
         return None
     following = opening.after[0]
     try:
-        endpoint = await next_endpoint(node.registry, following, shard.fingerprint, opening.purpose)
+        endpoint = await next_endpoint(node.tracker, following, shard.fingerprint, opening.purpose)
         request = Request(
             purpose=opening.purpose,
             route_session_id=opening.terms.route_session_id,

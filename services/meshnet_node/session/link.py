@@ -93,7 +93,7 @@ class Link:
         try:
             content = await asyncio.shield(self._reading)
         except grpc.aio.AioRpcError as error:
-            raise self._lost(f"{error.code().name.lower()}: {error.details()}") from error
+            raise self._lost(f"{error.code().name.lower()}: {_plainly(error)}") from error
         if content is grpc.aio.EOF:
             raise self._lost("the stream ended")
         self._reading = asyncio.ensure_future(self._call.read())
@@ -119,6 +119,12 @@ class Link:
 
     def _lost(self, why: str) -> SessionFailed:
         return SessionFailed(pb.ERROR_CODE_HOP_LOST, f"{self._where}: {why}")
+
+
+def _plainly(error: grpc.aio.AioRpcError) -> str:
+    """What went wrong, without the addresses that gRPC puts around it: the endpoint is named already."""
+    _, tried, why = (error.details() or "").rpartition("Failed to connect to remote host: ")
+    return why if tried else error.details() or "no reason was given"
 
 
 @asynccontextmanager

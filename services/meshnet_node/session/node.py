@@ -7,7 +7,7 @@ object: which sessions there have been (`epochs`), and the newest result of ever
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Protocol, TypeVar, overload
+from typing import Protocol, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -17,7 +17,7 @@ from meshnet_bus.api import Published
 from meshnet_bus.outbox import Handed
 from meshnet_events.facts import Fact
 from meshnet_events.keys import EventKey
-from meshnet_events.queries import ClaimAnswer, ClaimQuery, NodeAnswer, NodeQuery
+from meshnet_events.queries import AnswerType, Query
 from meshnet_node.backends import LoadedShard, Slot
 from meshnet_node.handshake import Results, Role, result
 from meshnet_node.recipe_identity import ShardIdentity
@@ -42,19 +42,15 @@ class Limits(Struct, frozen=True):
     max_skew_ms: int = 60_000
 
 
-class Registry(Protocol):
-    """A tracker, as far as sessions ask one: `meshnet_bus.asker.Asker`."""
+class Tracker(Protocol):
+    """Whom sessions ask: `meshnet_bus.asker.Asker`."""
 
-    @overload
-    async def ask(self, query: ClaimQuery, /) -> ClaimAnswer: ...
-    @overload
-    async def ask(self, query: NodeQuery, /) -> NodeAnswer: ...
-    async def ask(self, query: Any, /) -> Any:
+    async def ask(self, query: Query[AnswerType], /) -> AnswerType:
         """Ask. Raises `QueryRefused` or `Unreachable`."""
 
 
-class Record(Protocol):
-    """Where facts go: the node's outbox."""
+class Outbox(Protocol):
+    """Where facts go: `meshnet_bus.outbox.Outbox`."""
 
     async def hand(self, fact: Fact) -> Handed:
         """Take a fact over; it is published, whatever happens from now on.
@@ -111,8 +107,8 @@ class Node(Struct, kw_only=True):
     key: EventKey
     boot_id: str
     shards: Mapping[str, ServedShard]
-    registry: Registry
-    record: Record
+    tracker: Tracker
+    outbox: Outbox
     tls: Tls | None = None
     limits: Limits = Limits()
     clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
@@ -135,7 +131,7 @@ class Node(Struct, kw_only=True):
         if not self.results.take(fact, shard.shard_id, now_s=self.monotonic_s()):
             return
         try:
-            await self.record.hand(fact)
+            await self.outbox.hand(fact)
         except BaseException:
             self.results.forget(fact)
             raise

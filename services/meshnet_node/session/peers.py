@@ -13,12 +13,12 @@ from meshnet_events.facts import recipe_key
 from meshnet_events.queries import NOT_FOUND, ClaimAnswer, ClaimQuery, NodeAnswer, NodeQuery
 from meshnet_node.recipe_identity import CompatibilityFingerprint
 from meshnet_node.session.failure import SessionFailed
-from meshnet_node.session.node import Registry
+from meshnet_node.session.node import Tracker
 from meshnet_node.session.opening import Opening, Purpose, RouteHop
 from meshnet_proto import shard_runtime_pb2 as pb
 
 
-async def check_caller(registry: Registry, opening: Opening) -> None:
+async def check_caller(tracker: Tracker, opening: Opening) -> None:
     """Raise SessionFailed unless the caller may take the part it takes.
 
     A neighbour must be a node in its current boot, or what is published of it would be of nobody; who
@@ -28,7 +28,7 @@ async def check_caller(registry: Registry, opening: Opening) -> None:
     if opening.hop == 0 and opening.purpose == "serve":
         return
     caller = opening.terms.keys.caller
-    known = await _node(registry, caller)
+    known = await _node(tracker, caller)
     if not known.may_speak:
         raise SessionFailed(
             pb.ERROR_CODE_UNKNOWN_PEER,
@@ -43,12 +43,12 @@ async def check_caller(registry: Registry, opening: Opening) -> None:
         )
 
 
-async def check_status(registry: Registry, opening: Opening) -> None:
+async def check_status(tracker: Tracker, opening: Opening) -> None:
     """Raise SessionFailed where our own claim may not do what is asked, or is of another boot."""
     if opening.purpose == "handshake":
         return
     us, our_boot = opening.terms.keys.responder, opening.terms.boots.responder
-    ours = await _claim(registry, us, opening.shard_id)
+    ours = await _claim(tracker, us, opening.shard_id)
     if ours.boot_id != our_boot:
         raise SessionFailed(
             pb.ERROR_CODE_STALE_BOOT,
@@ -66,10 +66,10 @@ async def check_status(registry: Registry, opening: Opening) -> None:
 
 
 async def next_endpoint(
-    registry: Registry, hop: RouteHop, ours: CompatibilityFingerprint, purpose: Purpose
+    tracker: Tracker, hop: RouteHop, ours: CompatibilityFingerprint, purpose: Purpose
 ) -> str:
     """Where the next hop is reached, as its claim says. Raises SessionFailed."""
-    claim = await _claim(registry, hop.node, hop.shard_id)
+    claim = await _claim(tracker, hop.node, hop.shard_id)
     fault = _claim_fault(claim, hop, ours) or _bars(claim, purpose)
     if fault is not None:
         raise SessionFailed(
@@ -104,18 +104,18 @@ def _bars(claim: ClaimAnswer, purpose: Purpose) -> str | None:
     return ", ".join(barred) or None
 
 
-async def _claim(registry: Registry, node: str, shard_id: str) -> ClaimAnswer:
+async def _claim(tracker: Tracker, node: str, shard_id: str) -> ClaimAnswer:
     try:
-        return await registry.ask(ClaimQuery(node=node, shard_id=shard_id))
+        return await tracker.ask(ClaimQuery(node=node, shard_id=shard_id))
     except QueryRefused as refusal:
         raise _refused(refusal) from refusal
     except Unreachable as error:
         raise _unreachable(error) from error
 
 
-async def _node(registry: Registry, node: str) -> NodeAnswer:
+async def _node(tracker: Tracker, node: str) -> NodeAnswer:
     try:
-        return await registry.ask(NodeQuery(node=node))
+        return await tracker.ask(NodeQuery(node=node))
     except QueryRefused as refusal:
         raise _refused(refusal) from refusal
     except Unreachable as error:

@@ -58,11 +58,11 @@ async def _claim_of(node: Node, refused: Refused) -> ClaimAnswer | None:
     """The peer's live claim under our recipe, in the boot that was met; None when there is none."""
     peer = refused.peer
     ours = recipe_key(peer.model_artifact_digest, peer.runtime_recipe_digest)
-    known = await node.registry.ask(NodeQuery(node=peer.node))
+    known = await node.tracker.ask(NodeQuery(node=peer.node))
     if known.boot_id != peer.boot_id:
         return None
     for shard_id in known.shards:
-        claim = await node.registry.ask(ClaimQuery(node=peer.node, shard_id=shard_id))
+        claim = await node.tracker.ask(ClaimQuery(node=peer.node, shard_id=shard_id))
         if claim.status == "live" and claim.recipe_key == ours:
             return claim
     return None

@@ -36,13 +36,13 @@ async def decide(
         word = attestation(part, evidence)
         if not node.epochs.attest_once(*opening.session):
             return declined(opening.hop, "this node attested this session and epoch before")
-        handed = await node.record.hand(word)
+        handed = await node.outbox.hand(word)
     except (ValueError, OutboxError) as error:
         return declined(opening.hop, str(error))
     sequence = 0
     with anyio.move_on_after(node.limits.attest_timeout_s / 2):
         try:
-            sequence = (await node.record.stored(handed)).sequence
+            sequence = (await node.outbox.stored(handed)).sequence
         except OutboxError as error:
             _log.info("hop %d attested, and that is not stored yet: %s", opening.hop, error)
     return pb.Attestation(hop=opening.hop, attested=True, sequence=sequence)
