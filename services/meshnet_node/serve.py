@@ -200,6 +200,7 @@ class _Life:
             tasks.cancel_scope.cancel()
 
     async def _register(self) -> None:
+        await self._check_host()
         settings, boot_id = self._settings, self._node.boot_id
         facts = [
             registration(offer, boot_id=boot_id, endpoint=settings.endpoint, host=settings.host)
@@ -213,6 +214,29 @@ class _Life:
             await self._be_heard(sequence)
             self._registered[shard_id] = sequence
             await self._look_after(shard_id)
+
+    async def _check_host(self) -> None:
+        """Raise NotAdmitted where registering would look like a copied key.
+
+        A node with a live claim on one host that registers on another is in conflict until an operator
+        reinstates it. Whoever moved a machine, or forgot to declare its name again, should hear of that
+        before; a thief does not ask.
+        """
+        node, host = self._node, self._settings.host
+        try:
+            known = await self._asker.ask(NodeQuery(node=node.key.public))
+            for shard_id in known.shards:
+                claim = await self._asker.ask(ClaimQuery(node=node.key.public, shard_id=shard_id))
+                if claim.status == "live" and claim.host.id != host.id:
+                    raise NotAdmitted(
+                        f"{shard_id} of this node is live on another host (by {claim.host.source}, "
+                        f"{claim.host.id[:12]}; this one is by {host.source}, {host.id[:12]}), and two "
+                        "hosts with one key are a conflict. Is it this machine, name it as before "
+                        "(--declared-host, or none); did the node move, `meshnet node withdraw` first; "
+                        "is it neither, the key was copied: ask the operator to suspend the node"
+                    )
+        except (QueryRefused, Unreachable) as error:
+            _log.info("no tracker says on which host this node was: %s", error)
 
     async def _stored(self, shard_id: str, handed: Handed) -> int:
         """Wait until a registration is stored, and say so where that takes long."""

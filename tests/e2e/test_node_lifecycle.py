@@ -53,15 +53,45 @@ def test_one_directory_serves_one_process(nodes):
     assert "outbox.db" in words
 
 
-def test_a_copied_key_on_another_host_ends_in_conflict(nodes):
-    nodes.serve("ada", "0:3", host="h1")
+def clone_of(nodes, name):
+    """A copy of a node's key in a directory of its own, as a cloned installation has it."""
     copy = nodes.home / "clone"
     copy.mkdir(mode=0o700)
-    shutil.copy2(nodes.home / "ada" / "node.key", copy / "node.key")
-    nodes.serve("ada", "0:3", host="h2", directory=copy)
+    shutil.copy2(nodes.home / name / "node.key", copy / "node.key")
+    return copy
+
+
+def test_a_copied_key_on_another_host_ends_in_conflict(nodes):
+    elder = nodes.serve("ada", "0:3", host="h1")
+    clone = clone_of(nodes, "ada")
+    files = ("--identity", clone / "identity.json", "--report", clone / "report.json")
+    nodes.cli(
+        "node", "doctor", nodes.model, "--manifest", nodes.manifest, "--layers", "0:3",
+        "--dir", clone, "--declared-host", "h2", *files,
+    )  # fmt: skip
+    nodes.cli(
+        "node", "register", *files, "--dir", clone, "--declared-host", "h2", "--new-boot",
+        "--endpoint", "grpc://127.0.0.1:7009",
+    )  # fmt: skip
     shard = nodes.shard("ada")
     assert "conflict" in shard["reasons"]
     assert not shard["eligible_to_certify"]
+    # the elder process hears of it, one way or the other, and does not go on as if nothing were
+    code, words = elder.ended()
+    assert code == 1
+    assert "has taken the place" in words or "another process has this key" in words
+
+
+def test_a_node_that_would_look_like_a_copy_of_itself_is_told_before_it_registers(nodes):
+    nodes.serve("ada", "0:3", host="h1").kill()
+    for host in ("h2", None):  # another machine, or the name of this one forgotten
+        served = nodes.start("ada", "0:3", host=host)
+        code, words = served.ended()
+        assert code == 1
+        assert "is live on another host" in words
+        assert "meshnet node withdraw" in words
+    assert nodes.shard("ada")["reasons"] == ["dark"]
+    nodes.serve("ada", "0:3", host="h1")
 
 
 def test_a_node_that_nobody_enrolled_is_told_so(nodes):
