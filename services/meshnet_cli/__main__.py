@@ -27,15 +27,15 @@ def run(arguments: list[str]) -> int:
             arguments, exit_on_error=False, print_error=False, result_action="return_value"
         )
         sys.stdout.flush()
-    except BrokenPipeError:
-        # whoever read us has had enough; what is still buffered must not raise again at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return errors.CLOSED_PIPE
     except KeyboardInterrupt:
         return errors.INTERRUPTED
     except SystemExit:
         raise
     except BaseException as error:  # noqa: BLE001 - the last place that can tell a person
+        if errors.is_closed_pipe(error):
+            # whoever read us has had enough; what is still buffered must not raise again at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return errors.CLOSED_PIPE
         return errors.report(error)
     return result if isinstance(result, int) else errors.OK
 

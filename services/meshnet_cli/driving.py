@@ -1,5 +1,9 @@
-"""Driving a route from the command line: planned by a tracker, opened, and closed in good order."""
+"""Driving a route from the command line: planned by a tracker, opened, and closed in good order.
 
+What people type for it is looked at first (`check_recipe`, `check_prompt`), before anybody is asked.
+"""
+
+import re
 import uuid
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
@@ -12,12 +16,13 @@ from meshnet_bus.asker import Asker, QueryRefused
 from meshnet_bus.client import closing, connect
 from meshnet_bus.root import check_root
 from meshnet_cli import look
-from meshnet_cli.errors import NOT_FOUND, UNREACHABLE, USAGE, CliError
+from meshnet_cli.errors import NOT_FOUND, UNREACHABLE, USAGE, CliError, not_found
 from meshnet_cli.profile import Settings
 from meshnet_cli.state_source import CLIENT_NAME
 from meshnet_events import queries
 from meshnet_events.keys import EventKey
-from meshnet_events.queries import PlanAnswer, PlanQuery, Purpose
+from meshnet_events.queries import LEAST_PREFIX, PlanAnswer, PlanQuery, Purpose
+from meshnet_events.reasons import NOT_LIVE
 from meshnet_node.recipe_identity import CompatibilityFingerprint
 from meshnet_node.session.driver import RoutePlan
 from meshnet_node.session.link import Caller
@@ -45,12 +50,51 @@ class Driven(Struct, frozen=True):
         where = ""
         if failure.hop is not None and failure.hop < len(self.answer.hops):
             where = f"hop {failure.hop} ({self.name_of(failure.hop)}): "
-        return CliError(
-            f"{where}{failure.reason}: {failure.detail}",
-            "the same may work later: run it again"
-            if failure.retryable
-            else "it will not work as it is; the detail says what to change",
-        )
+        return CliError(f"{where}{failure.reason}: {failure.detail}", self._advice(failure))
+
+    def _advice(self, failure: "SessionFailed") -> str:
+        ours = self.caller.key.public
+        if failure.reason == _UNKNOWN_PEER and ours in failure.detail:
+            return (
+                f"an operator must run `meshnet admin node enrol {ours}`; `meshnet node status` says "
+                "what the realm makes of this node"
+            )
+        if failure.retryable:
+            return "the same may work later: run it again"
+        return "it will not work as it is; the detail says what to change"
+
+
+_UNKNOWN_PEER = "unknown-peer"
+
+
+def check_recipe(text: str) -> str:
+    """The beginning of a recipe key as it was typed, in small letters. Raises `CliError`."""
+    wanted = text.lower()
+    if len(wanted) < LEAST_PREFIX:
+        fault = f"{text!r} is too short: give {LEAST_PREFIX} characters or more"
+    elif _RECIPE.fullmatch(wanted) is None:
+        fault = f"{text[:80]!r} begins no recipe key, which is of 64 hex digits"
+    else:
+        return wanted
+    raise not_found("recipe", fault, (), _WHICH_RECIPES)
+
+
+_RECIPE = re.compile(queries.RECIPE_PATTERN)
+_WHICH_RECIPES = "`meshnet recipe list` shows what there is"
+
+
+def check_prompt(text: str) -> None:
+    """Raise `CliError` (usage) for a text that nothing can be made of."""
+    if not text:
+        raise CliError("the prompt is empty", "give a text to go on with", code=USAGE)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise CliError(
+            f"the prompt is no UTF-8: its character {error.start + 1} cannot be encoded",
+            "give a text in UTF-8; is the terminal, or the file that it came from, of that?",
+            code=USAGE,
+        ) from None
 
 
 @asynccontextmanager
@@ -87,9 +131,7 @@ async def plan_route(
     if not answer.hops or answer.fingerprint is None:
         short = look.short(answer.recipe_key)
         listed = "".join(f"\n  {one.code}: {one.detail}" for one in answer.obstacles)
-        raise CliError(
-            f"no route to {purpose} {short}:{listed}", "`meshnet route why-not` says more"
-        )
+        raise CliError(f"no route to {purpose} {short}:{listed}", _why_not(answer, exclude))
     fingerprint = CompatibilityFingerprint(**msgspec.structs.asdict(answer.fingerprint))
     hops = tuple(
         RouteHop(
@@ -112,6 +154,18 @@ async def plan_route(
     return Driven(Caller(realm, key, str(uuid.uuid4()), fingerprint, tls), plan, answer)
 
 
+def _why_not(answer: PlanAnswer, exclude: Collection[str]) -> str:
+    """What to do where there is no route: a command that says more, where one can.
+
+    `route why-not` leaves presence out, so of claims that are silent it knows nothing.
+    """
+    if any(one.code == NOT_LIVE for one in answer.obstacles):
+        return "start the processes that are silent, and see that they reach the server"
+    without = "".join(f" --exclude {node}" for node in sorted(exclude))
+    key = look.short(answer.recipe_key)
+    return f"`meshnet route why-not {key} --purpose {answer.purpose}{without}` says more"
+
+
 def refused(refusal: QueryRefused) -> CliError:
     """What a person is told when a tracker gave no answer."""
     code = {
@@ -121,6 +175,6 @@ def refused(refusal: QueryRefused) -> CliError:
     }.get(refusal.code, UNREACHABLE)
     return CliError(
         f"the tracker says {refusal.code}: {refusal.detail}",
-        "`meshnet recipe list` shows what there is" if code == NOT_FOUND else "ask again",
+        _WHICH_RECIPES if code == NOT_FOUND else "ask again",
         code=code,
     )

@@ -126,6 +126,11 @@ def report(error: BaseException) -> int:
     return code
 
 
+def is_closed_pipe(error: BaseException) -> bool:
+    """Whether it is that nobody reads the output any more."""
+    return isinstance(_cause_in(error), BrokenPipeError)
+
+
 def explain(error: BaseException) -> tuple[str, str, int]:
     """Message, advice (may be empty) and exit code of what went wrong."""
     error = _cause_in(error)
@@ -143,7 +148,7 @@ def explain(error: BaseException) -> tuple[str, str, int]:
     if isinstance(error, ImportError):
         return (
             f"a part that this command needs is not installed: {error}",
-            "install it with: pip install 'meshnet-registry[server,reference]'",
+            "install it, in the checkout: pip install -e '.[server,reference]'",
             FAILED,
         )
     for name in names:

@@ -43,7 +43,7 @@ def answer(
 
 
 def write_line(row: object) -> None:
-    """One value as a line of JSON."""
+    """One value as a line of JSON. Whoever has no more for now flushes."""
     sys.stdout.write(f"{_json(row)}\n")
 
 
@@ -70,6 +70,9 @@ def console() -> "Console":
     class Screen(Console):
         def render_str(self, text: str, **options: Any) -> "Text":
             return super().render_str(printable(text), **options)
+
+        def on_broken_pipe(self) -> None:
+            raise  # noqa: PLE0704 - it is called where rich has caught it, and would exit with 1
 
     return Screen(highlight=False, emoji=False, markup=False)
 

@@ -1,6 +1,7 @@
-"""A bar on stderr for whoever waits: only on a terminal, and only after a second."""
+"""For whoever waits, on stderr: a bar or a word, only on a terminal, and only after a while."""
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ Meter = Callable[[int, int], None]
 """Called with (done, in all), as often as one likes."""
 
 _PATIENCE_S = 1.0
+_LONG_S = 4.0
 _EVERY_S = 0.1
 
 
@@ -24,6 +26,21 @@ def progress(what: str, unit: Literal["records", "bytes", "tokens"]) -> Iterator
         yield bar
     finally:
         bar.stop()
+
+
+@contextmanager
+def patience(text: str) -> Iterator[Callable[[], None]]:
+    """Say `text` if what is waited for takes long; gives what is to be called once it has come."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    timer = threading.Timer(_LONG_S, sys.stderr.write, [f"{text}\n"])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield timer.cancel
+    finally:
+        timer.cancel()
 
 
 def _ignore(_done: int, _total: int) -> None:

@@ -41,10 +41,14 @@ _POLL_S = 0.05
 
 
 class Known(Struct, frozen=True):
-    """A state, where it came from, and how the record asked about was refused, if it was."""
+    """A state, where it came from, and how the record asked about was refused, if it was.
+
+    `operator` is the key that its root of trust was held against; None when nobody named one.
+    """
 
     state: State
     origin: str
+    operator: str | None
     refusal: RefusedRecord | None = None
 
     def footer(self) -> str:
@@ -91,7 +95,7 @@ def fold_file(path: Path, where: Where, stop: Stop = EVERYTHING) -> Known:
             operator=settings.operator,
         )
     _check_reached(state, stop)
-    return Known(state, str(path))
+    return Known(state, str(path), settings.operator)
 
 
 @contextmanager
@@ -177,7 +181,7 @@ async def _fold_stream(settings: Settings, stop: Stop, refusal_at: int, meter: M
                 meter(fold.state.sequence, reader.last_known)
                 if len(kept) < len(batch):
                     break
-    return Known(fold.state, f"folded from {server}", refusal)
+    return Known(fold.state, f"folded from {server}", settings.operator, refusal)
 
 
 async def _load_views(path: Path, settings: Settings, sequence: int) -> Known:
@@ -192,7 +196,7 @@ async def _load_views(path: Path, settings: Settings, sequence: int) -> Known:
             "these are views of another realm, or the operator key is not its creator's",
             code=VERIFICATION_FAILED,
         )
-    return Known(state, f"views {path}", refusal)
+    return Known(state, f"views {path}", settings.operator, refusal)
 
 
 def _reaches(path: Path, sequence: int) -> bool:

@@ -63,6 +63,8 @@ class _Result(Struct):
     shard_id: str
     wait_s: float
     due_s: float
+    before: "_Result | None" = None
+    """What was the newest until this; kept until this is known to be published."""
 
 
 def presented_in(fingerprint: pb.Fingerprint) -> Presented:
@@ -137,18 +139,25 @@ class Results:
         before = self._newest.pop(peer, None)
         is_news = before is None or _verdict(before.fact) != _verdict(fact)
         if before is None or is_news:
-            before = _Result(fact, shard_id, FIRST_RETRY_S, now_s + FIRST_RETRY_S)
-        # else as it was: what is kept is what was published, and `due` has put it off
-        self._newest[peer] = before
+            if before is not None:
+                before.before = None
+            self._newest[peer] = _Result(
+                fact, shard_id, FIRST_RETRY_S, now_s + FIRST_RETRY_S, before
+            )
+        else:  # as it was: what is kept is what was published, and `due` has put it off
+            self._newest[peer] = before
         if len(self._newest) > MAX_REMEMBERED:
             del self._newest[next(iter(self._newest))]
         return is_news
 
     def forget(self, fact: HandshakeCompleted) -> None:
-        """Take back a result that could not be published: the next one is news again."""
+        """Take back a result that could not be published: the one before it is the newest again."""
         for peer, kept in self._newest.items():
             if kept.fact is fact:
-                del self._newest[peer]
+                if kept.before is None:
+                    del self._newest[peer]
+                else:
+                    self._newest[peer] = kept.before
                 return
 
     def due(self, *, now_s: float) -> tuple[Refused, ...]:

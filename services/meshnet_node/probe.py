@@ -19,6 +19,7 @@ ids as u32 little-endian where the shard ends at the last layer.
 """
 
 import hashlib
+import logging
 import struct
 import time
 from collections.abc import Callable
@@ -35,6 +36,7 @@ from meshnet_node.foreign import fault_text, kind_of, text_of
 PROMPT = 8
 STEPS = 4
 
+_log = logging.getLogger(__name__)
 _MAX_POSITION_BYTES = 1 << 24
 _MAX_VOCABULARY = 1 << 32
 
@@ -70,6 +72,7 @@ def measure(shard: LoadedShard, start: int, end: int, *, recorded: str | None = 
         run = _Run(_Facts.of(shard, start, end))
         run.compute(shard)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - see the module
+        _log.debug("the forward", exc_info=error)
         ran = isinstance(error, _Wrong | NotFinite)
         status: CapabilityStatus = "failed" if ran else "error"
         fault = _said(error)

@@ -107,10 +107,16 @@ class RecipeManifest(Struct, frozen=True):
         ]
         if len(found) == 1:
             return found[0]
+        listed = _listed([_named(recipe) for recipe in self.recipes], "; ")
+        if not wanted:
+            raise NoSuchRecipe(
+                f"{self.origin} declares {len(found)} recipes, and which one is meant was not said; "
+                f"there is: {listed}"
+            )
         asked_for = ", ".join(f"{name} {_cut(value)!r}" for name, value in wanted.items())
         raise NoSuchRecipe(
-            f"{self.origin}: {len(found)} of its recipes go by {asked_for or 'no name at all'}, "
-            f"expected one; there is: {_listed([_named(recipe) for recipe in self.recipes], '; ')}"
+            f"{self.origin}: {len(found)} of its recipes go by {asked_for}, expected one; there is: "
+            f"{listed}"
         )
 
 

@@ -180,6 +180,8 @@ class _Life:
         self._asker = asker
         self._responder = responder
         self._tell = tell
+        self._handed: dict[str, Handed] = {}
+        """By shard, its registration: what is not handed is not withdrawn."""
         self._registered: dict[str, int] = {}
         """By shard, a sequence that its registration is not behind."""
         self._verdicts: dict[str, tuple[object, ...]] = {}
@@ -207,11 +209,11 @@ class _Life:
             for offer in self._offers
         ]
         settings.directory.keep_boot(boot_id)
-        handed = {fact.shard_id: await self._outbox.hand(fact) for fact in facts}
-        for shard_id, one in handed.items():
+        for fact in facts:
+            self._handed[fact.shard_id] = await self._outbox.hand(fact)
+        for shard_id, one in self._handed.items():
             sequence = await self._stored(shard_id, one)
             self._tell(Notice("registered", f"{shard_id} is registered at sequence {sequence}"))
-            await self._be_heard(sequence)
             self._registered[shard_id] = sequence
             await self._look_after(shard_id)
 
@@ -245,25 +247,16 @@ class _Life:
                 return (await self._outbox.stored(handed)).sequence
             self._trouble(f"{shard_id} is not registered yet: {self._outbox.trouble}")
 
-    async def _be_heard(self, sequence: int) -> None:
-        """Say that we are alive once a tracker knows our boot, so that its verdict counts us in."""
-        try:
-            query = NodeQuery(node=self._node.key.public, min_sequence=sequence)
-            await self._asker.ask(query)
-            await self._send_presence()
-        except (QueryRefused, Unreachable) as error:
-            _log.info("no tracker has heard that this node is alive: %s", error)
-
     async def _withdraw(self) -> None:
         """Take every shard back, and wait for that to be stored, but not for ever."""
         with anyio.move_on_after(_LEAVE_TIMEOUT_S, shield=True):
             try:
-                for offer in self._offers:
+                for shard_id in self._handed:
                     await self._outbox.hand(
                         ShardWithdrawn(
                             boot_id=self._node.boot_id,
                             reason="the node was told to stop",
-                            shard_id=offer.shard_id,
+                            shard_id=shard_id,
                         )
                     )
                 await self._outbox.drained()

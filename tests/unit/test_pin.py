@@ -244,7 +244,7 @@ def test_without_the_gguf_package_the_error_says_what_to_install(model, monkeypa
     gguf_file._tensor_types.cache_clear()
     monkeypatch.setitem(sys.modules, "gguf.constants", None)
 
-    with pytest.raises(PinError, match=r"pip install 'meshnet-registry\[reference\]'"):
+    with pytest.raises(PinError, match=r"in the checkout: pip install -e '\.\[reference\]'"):
         pin([model])
 
 

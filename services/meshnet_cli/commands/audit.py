@@ -12,9 +12,8 @@ from meshnet_cli.errors import USAGE, CliError
 from meshnet_cli.options import OUTPUT, WHERE, Output, Where
 from meshnet_cli.output import PRESENCE_NOTE, answer, footer, line, pairs, table
 from meshnet_cli.profile import settle
-from meshnet_cli.state_source import Stop, fold_file, fold_stream, parse_time
+from meshnet_cli.state_source import Known, Stop, fold_file, fold_stream, parse_time
 from meshnet_events import reasons as codes
-from meshnet_tracker.registry.state import State
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,6 +38,9 @@ _UNSOUND = (
     codes.WRONG_SUBJECT,
 )
 """Of steps 1 to 6 of the gate: whose such a record is was not shown."""
+
+
+_UNCHECKED = "not checked: name the key that you were told, --operator U…"
 
 
 @app.command
@@ -76,10 +78,11 @@ def replay(
     stop = Stop(to, parse_time(as_of) if as_of else None)
     known = fold_file(from_, where, stop) if from_ else fold_stream(settle(where), stop)
     document = report(known.state)
-    answer(output, document, lambda screen: _show(screen, known.state, document, known.origin))
+    answer(output, document, lambda screen: _show(screen, known, document))
 
 
-def _show(screen: "Console", state: State, document: Report, origin: str) -> None:
+def _show(screen: "Console", known: Known, document: Report) -> None:
+    state = known.state
     outcomes = document.outcomes
     rejected = sum(outcomes.rejected.values())
     line(screen, f"realm {document.realm} at sequence {document.sequence}, {document.time or '–'}")
@@ -87,6 +90,7 @@ def _show(screen: "Console", state: State, document: Report, origin: str) -> Non
         screen,
         (
             ("root of trust", state.realm.root if state.realm else ""),
+            ("", _UNCHECKED if state.realm and known.operator is None else ""),
             ("outcomes", f"{outcomes.applied} applied, {outcomes.noop} noop, {rejected} rejected"),
         ),
     )
@@ -123,4 +127,4 @@ def _show(screen: "Console", state: State, document: Report, origin: str) -> Non
             )
         screen.print("", rows)
     screen.print()
-    footer(screen, f"{origin}; {PRESENCE_NOTE}")
+    footer(screen, f"{known.origin}; {PRESENCE_NOTE}")

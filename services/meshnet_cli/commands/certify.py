@@ -11,14 +11,22 @@ from msgspec import Struct
 from meshnet_bus.asker import QueryRefused
 from meshnet_bus.client import Unreachable
 from meshnet_cli import look
-from meshnet_cli.driving import Driven, asking, plan_route, refused
-from meshnet_cli.errors import FAILED, OK, CliError
+from meshnet_cli.driving import (
+    Driven,
+    asking,
+    check_prompt,
+    check_recipe,
+    plan_route,
+    refused,
+)
+from meshnet_cli.errors import FAILED, OK, USAGE, CliError
 from meshnet_cli.key_files import read_node_key
 from meshnet_cli.options import OUTPUT, TLS, WHERE, NodeDir, Output, TlsChoice, Where
 from meshnet_cli.output import answer, line, note, pairs, table
 from meshnet_cli.profile import settle
 from meshnet_cli.progress import progress
 from meshnet_cli.reaching import read_tls
+from meshnet_events.forms import is_key
 from meshnet_events.queries import RecipeAnswer, RecipeQuery
 
 if TYPE_CHECKING:
@@ -91,6 +99,11 @@ def certify(
     meshnet node certify --recipe 17ae3860
     ```
     """
+    recipe = check_recipe(recipe)
+    if prompt is not None:
+        check_prompt(prompt)
+    for node in exclude or ():
+        _check_key(node)
     settings = settle(where)
     key = read_node_key(settings.node_at(directory))
     certificates = read_tls(tls)
@@ -116,6 +129,15 @@ def certify(
     document = _document(driven, done, after, duration_ms)
     answer(output, document, lambda screen: _show(screen, document))
     return OK if after.status == "certified" and done.is_complete else FAILED
+
+
+def _check_key(text: str) -> None:
+    if not is_key(text):
+        raise CliError(
+            f"--exclude: {text[:80]!r} is no node's key",
+            "expected a whole one, 56 characters starting with U: `meshnet shard list -o json` has them",
+            code=USAGE,
+        )
 
 
 def _route_text(driven: Driven) -> str:

@@ -8,6 +8,7 @@ from cyclopts import Group, Parameter
 
 from meshnet_cli import look
 from meshnet_cli.errors import FAILED, OK, CliError
+from meshnet_cli.logs import show_backend_faults
 from meshnet_cli.options import (
     NODE,
     OUTPUT,
@@ -80,6 +81,7 @@ def doctor(
 
     if json:
         output = Output(format="json")
+    show_backend_faults()
     settings = settle(where)
     question = question_of(files, shard)
     machine = MachineCase(directory=settings.node_at(directory), declared_host=declared_host)

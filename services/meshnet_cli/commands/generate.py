@@ -4,18 +4,19 @@ import codecs
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import anyio
 from cyclopts import Parameter, validators
 from msgspec import Struct
 
-from meshnet_cli.driving import Driven, asking, plan_route
-from meshnet_cli.errors import USAGE, CliError
+from meshnet_cli.driving import Driven, asking, check_prompt, check_recipe, plan_route
+from meshnet_cli.errors import CliError
 from meshnet_cli.look import printable
 from meshnet_cli.options import OUTPUT, TLS, WHERE, Output, TlsChoice, Where
 from meshnet_cli.output import answer, note
 from meshnet_cli.profile import Settings, settle
+from meshnet_cli.progress import patience
 from meshnet_cli.reaching import read_tls
 from meshnet_events.keys import EventKey
 
@@ -25,8 +26,15 @@ if TYPE_CHECKING:
 _MOST_LEFT_OUT = 2
 
 
+Stopped = Literal["end", "tokens", "context"]
+
+
 class Generated(Struct, frozen=True):
-    """What came out, and over which nodes."""
+    """What came out, over which nodes, and why no more did.
+
+    `stopped` is `end` where the model ended the text, `tokens` where as many came as were asked for,
+    and `context` where the route has no room for another.
+    """
 
     recipe_key: str
     prompt: str
@@ -34,6 +42,7 @@ class Generated(Struct, frozen=True):
     token_ids: tuple[int, ...]
     nodes: tuple[str, ...]
     duration_ms: int
+    stopped: Stopped
 
 
 def generate(
@@ -59,12 +68,17 @@ def generate(
     meshnet generate --recipe 17ae3860 "The capital of France is"
     ```
     """
-    if not prompt:
-        raise CliError("the prompt is empty", "give a text to go on with", code=USAGE)
+    recipe = check_recipe(recipe)
+    check_prompt(prompt)
     settings, certificates = settle(where), read_tls(tls)
     shown = _Shown(is_live=output.format == "table")
-    document = anyio.run(_generate, settings, recipe, prompt, tokens, certificates, shown)
+    try:
+        document = anyio.run(_generate, settings, recipe, prompt, tokens, certificates, shown)
+    finally:
+        shown.end()
     answer(output, document, lambda _screen: None)
+    if document.stopped == "context":
+        note("it stopped because the route's context is full: the model had not ended the text")
 
 
 class _Shown:
@@ -73,6 +87,7 @@ class _Shown:
     def __init__(self, *, is_live: bool) -> None:
         self._is_live = is_live
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._is_over = False
         self.text = ""
 
     def add(self, piece: bytes) -> None:
@@ -80,10 +95,14 @@ class _Shown:
         self._write(self._decoder.decode(piece))
 
     def end(self) -> None:
-        """Nothing more comes."""
+        """Nothing more comes: whatever is said next begins on a line of its own."""
+        if self._is_over:
+            return
+        self._is_over = True
         self._write(self._decoder.decode(b"", final=True))
-        if self._is_live:
+        if self._is_live and self.text:
             sys.stdout.write("\n")
+            sys.stdout.flush()
 
     def _write(self, text: str) -> None:
         self.text += text
@@ -129,13 +148,16 @@ async def _over(driven: Driven, prompt: str, tokens: int, shown: _Shown) -> Gene
 
     started = time.monotonic_ns()
     ids: list[int] = []
-    async with open_route(driven.caller, driven.plan) as route:
-        encoded = await route.encode(prompt)
-        room = route.max_positions - len(encoded) + 1
-        async for token in route.generate(encoded, max_tokens=min(tokens, max(1, room))):
-            ids.append(token.id)
-            shown.add(token.text)
+    with patience(f"waiting for {driven.name_of(0)} and the hops after it …") as came:
+        async with open_route(driven.caller, driven.plan) as route:
+            encoded = await route.encode(prompt)
+            room = max(1, route.max_positions - len(encoded) + 1)
+            async for token in route.generate(encoded, max_tokens=min(tokens, room)):
+                came()
+                ids.append(token.id)
+                shown.add(token.text)
     shown.end()
+    stopped: Stopped = "tokens" if len(ids) == tokens else "context" if len(ids) == room else "end"
     return Generated(
         recipe_key=driven.answer.recipe_key,
         prompt=prompt,
@@ -143,4 +165,5 @@ async def _over(driven: Driven, prompt: str, tokens: int, shown: _Shown) -> Gene
         token_ids=tuple(ids),
         nodes=tuple(hop.node for hop in driven.plan.hops),
         duration_ms=(time.monotonic_ns() - started) // 1_000_000,
+        stopped=stopped,
     )

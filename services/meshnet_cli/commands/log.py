@@ -1,6 +1,7 @@
 """`meshnet log`: records as they come, each with what the fold made of it."""
 
 import re
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -114,6 +115,7 @@ async def _read(reader: Reader, fold: Fold) -> AsyncIterator[Entry]:
     async for batch in reader.batches():
         for entry in _entries(fold, iter(batch)):
             yield entry
+        sys.stdout.flush()  # the next may be long in coming
 
 
 def _fold(settings: Settings) -> Fold:

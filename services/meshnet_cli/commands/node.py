@@ -22,6 +22,7 @@ from meshnet_cli.output import NOTHING_CHANGED, answer, line, pairs
 from meshnet_cli.profile import settle
 from meshnet_cli.publishing import naming_faults, publish_as_node, read_limited, source_of
 from meshnet_cli.reaching import parse_endpoint
+from meshnet_cli.remedies import enrol, reinstate
 from meshnet_cli.state_source import load
 from meshnet_events.enrolment import sign_request
 from meshnet_events.facts import ShardRegistered, ShardWithdrawn
@@ -311,9 +312,8 @@ def _read_identity(path: Path) -> "ShardIdentity":
 def _remedies(directory: NodeDirectory, node: str) -> dict[str, str]:
     """What to do about refusals that only an operator can lift."""
     return {
-        NOT_ENROLLED: "an operator must run "
-        f"`meshnet admin node enrol {directory.enrolment}`; nothing was registered",
-        SUSPENDED: f"an operator must run `meshnet admin node reinstate {look.short(node)}`",
+        NOT_ENROLLED: f"{enrol(directory)}; nothing was registered",
+        SUSPENDED: reinstate(node),
     }
 
 

@@ -1,6 +1,7 @@
 """`meshnet node serve`: a shard proven, registered, and computed with until it is told to stop."""
 
 import signal
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import anyio
 from cyclopts import Parameter, validators
 
+from meshnet_cli import look
 from meshnet_cli.errors import USAGE, CliError
 from meshnet_cli.key_files import read_node_key
 from meshnet_cli.logs import log_to_stderr
@@ -28,6 +30,7 @@ from meshnet_cli.profile import settle
 from meshnet_cli.proving import Follow, question_of
 from meshnet_cli.reaching import check_reached, parse_endpoint, read_tls
 from meshnet_events.forms import SHARD_ID_PATTERN, is_shard_id
+from meshnet_events.reasons import NOT_LIVE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from meshnet_events.keys import EventKey
+    from meshnet_events.queries import ClaimAnswer
     from meshnet_node.doctor import ExaminedShard
     from meshnet_node.serve import LoadedOffer, Notice, ServeSettings
 
@@ -131,12 +135,15 @@ def serve(
         examined = stack.enter_context(
             examined_shard(question_of(files, shard), telling=Follow(screen))
         )
-        offer = _offer(examined, shard_id)
+        offer = _offer(examined, shard_id, is_told=screen is not None)
         anyio.run(_serve, serving, key, [offer], screen)
 
 
-def _offer(examined: "ExaminedShard", shard_id: str) -> "LoadedOffer":
-    """The shard as it is offered. Raises `CliError` unless the doctor passed it."""
+def _offer(examined: "ExaminedShard", shard_id: str, *, is_told: bool) -> "LoadedOffer":
+    """The shard as it is offered. Raises `CliError` unless the doctor passed it.
+
+    Whoever `is_told` has just read each finding, with what to do about it.
+    """
     from meshnet_node.registration import Offer
     from meshnet_node.serve import LoadedOffer
 
@@ -147,13 +154,13 @@ def _offer(examined: "ExaminedShard", shard_id: str) -> "LoadedOffer":
         or diagnosis.report is None
         or examined.shard is None
     ):
-        failed = "; ".join(
-            f"{finding.name}: {finding.found}"
-            for finding in diagnosis.findings
-            if finding.status == "failed"
-        )
+        failed = [one for one in diagnosis.findings if one.status == "failed"]
+        if is_told:
+            names = ", ".join(one.name for one in failed)
+            raise CliError(f"the doctor did not pass this shard: {names}", "nothing was registered")
         raise CliError(
-            f"the doctor did not pass this shard: {failed}",
+            "the doctor did not pass this shard: "
+            + "; ".join(f"{one.name}: {one.found}" for one in failed),
             "nothing was registered; `meshnet node doctor` says what to do",
         )
     report = diagnosis.report
@@ -172,10 +179,20 @@ async def _serve(
     def tell(notice: "Notice") -> None:
         if screen is None:
             write_line(notice)
+            sys.stdout.flush()
         elif notice.kind == "trouble":
             note(notice.text)
         else:
             line(screen, notice.text)
+            if notice.claim is not None and _is_barred(notice.claim):
+                name = f"{look.short(key.public)}/{notice.claim.shard_id}"
+                line(screen, f"  `meshnet shard why-not {name}` says why, and what lifts it")
 
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         await serve_node(settings, key, shards, stop=signals.__anext__, tell=tell)
+
+
+def _is_barred(claim: "ClaimAnswer") -> bool:
+    """Whether no route may use it, and for more than that nobody has heard of it lately."""
+    may = claim.eligible_to_serve or claim.eligible_to_certify
+    return not may and set(claim.reasons) != {NOT_LIVE}

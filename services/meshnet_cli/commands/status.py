@@ -14,7 +14,9 @@ from meshnet_cli.key_files import read_node_key
 from meshnet_cli.options import OUTPUT, WHERE, NodeDir, Output, Where
 from meshnet_cli.output import answer, line, pairs, table
 from meshnet_cli.profile import Settings, settle
+from meshnet_cli.remedies import enrol, reinstate
 from meshnet_events.queries import ClaimAnswer, ClaimQuery, NodeAnswer, NodeQuery
+from meshnet_events.reasons import NOT_LIVE
 from meshnet_node.directory import NodeDirectory
 
 if TYPE_CHECKING:
@@ -33,8 +35,12 @@ class NodeStatus(Struct, frozen=True):
 
     @property
     def is_well(self) -> bool:
-        """Whether it may speak and every claim may take part in a route."""
-        return self.node.may_speak and all(claim.eligible_to_certify for claim in self.claims)
+        """Whether it may speak as one node, and every claim may take part in a route."""
+        return (
+            self.node.may_speak
+            and self.node.status != "conflict"
+            and all(claim.eligible_to_certify for claim in self.claims)
+        )
 
 
 def status(
@@ -46,8 +52,8 @@ def status(
     """Ask a tracker what it makes of this node: enrolled or not, and each of its live claims.
 
     Presence counts: a node that is not heard is not live. Events that its directory still has to send
-    are counted, unless a process runs, which sends them. Exit code 1 when the node may not speak, or a
-    claim of it may take part in no route.
+    are counted, unless a process runs, which sends them. Exit code 1 when the node may not speak, is in
+    conflict, or has a claim that may take part in no route; what to do is said.
 
     ```
     meshnet node status
@@ -57,7 +63,7 @@ def status(
     node = settings.node_at(directory)
     key = read_node_key(node)
     document = anyio.run(_ask, settings, node, key.public)
-    answer(output, document, lambda screen: _show(screen, document))
+    answer(output, document, lambda screen: _show(screen, document, node))
     return OK if document.is_well else FAILED
 
 
@@ -93,7 +99,15 @@ def _unsent_text(unsent: int | None) -> str:
     return f"{unsent}, until the node serves again" if unsent else "0"
 
 
-def _show(screen: "Console", document: NodeStatus) -> None:
+def _advice(document: NodeStatus, directory: NodeDirectory) -> str:
+    """What lifts it, where the node itself is the matter."""
+    node = document.node
+    if node.status in {"suspended", "conflict"}:
+        return reinstate(node.node)
+    return "" if node.may_speak else enrol(directory)
+
+
+def _show(screen: "Console", document: NodeStatus, directory: NodeDirectory) -> None:
     node = document.node
     pairs(
         screen,
@@ -106,8 +120,14 @@ def _show(screen: "Console", document: NodeStatus) -> None:
             ("unsent", _unsent_text(document.unsent)),
         ),
     )
+    if advice := _advice(document, directory):
+        line(screen, advice)
+    for claim in document.claims:
+        if not claim.eligible_to_certify and set(claim.reasons) != {NOT_LIVE}:
+            name = f"{look.short(node.node)}/{claim.shard_id}"
+            line(screen, f"`meshnet shard why-not {name}` says what is the matter with it")
     if not document.claims:
-        line(screen, "no live claim; `meshnet node serve` registers one")
+        line(screen, f"no live claim{'' if advice else '; `meshnet node serve` registers one'}")
         return
     rows = table("shard", "layers", "recipe", "status", "because", flexible=["because"])
     for claim in document.claims:

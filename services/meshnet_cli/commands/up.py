@@ -303,7 +303,7 @@ _STEPS = (
 _FIRST_STEPS = (
     "meshnet node init --label first",
     "meshnet admin node enrol REQUEST         the file that the line above names",
-    "meshnet node pin MODEL.gguf              what a model file decides of an identity",
-    "meshnet node register --help",
-    "meshnet recipe list",
+    "meshnet node manifest MODEL --backend reference-numpy --output recipes.toml",
+    "meshnet node serve MODEL --endpoint grpc://127.0.0.1:7001",
+    "meshnet recipe list                      in a third terminal; a second node certifies it",
 )

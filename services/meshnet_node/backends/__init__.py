@@ -201,7 +201,7 @@ def find_backend(backend_id: str) -> Backend:
         raise BackendError(
             f"no backend {backend_id!r} is installed; there is: "
             f"{', '.join(sorted(available)) or 'none'}. A backend comes with its package, as "
-            "reference-numpy with `pip install 'meshnet-registry[reference]'`"
+            "reference-numpy, in the checkout, with `pip install -e '.[reference]'`"
         )
     try:
         backend: Backend = point.load()()

@@ -6,6 +6,7 @@ exception out of a check is a finding of that check, with its `remedy`; it never
 is no `Exception` (Ctrl-C, cancellation) goes through.
 """
 
+import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Generic, Protocol, TypeVar
 
@@ -14,6 +15,7 @@ from msgspec import Struct
 from meshnet_node.doctor.finding import Finding, failed, skipped
 from meshnet_node.foreign import fault_text
 
+_log = logging.getLogger(__name__)
 _Case = TypeVar("_Case")
 _Found = TypeVar("_Found")
 _Value = TypeVar("_Value")
@@ -77,6 +79,7 @@ def make_checks(
         try:
             findings[check.name] = check.look(case)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - see the module
+            _log.debug("the check of %s", check.name, exc_info=error)
             findings[check.name] = failed(check.name, fault_text(error), check.remedy)
     return tuple(findings.values())
 

@@ -10,6 +10,7 @@ from contextlib import closing
 from pathlib import Path
 
 from meshnet_node.backends import find_backend
+from meshnet_node.doctor.proof import FOR_ITS_MAKER
 from meshnet_node.pin.identity import read_facts
 from meshnet_node.pin.split import open_artifact
 from meshnet_node.recipe_identity import RECIPE_AXES, RecipeIdentityError, RuntimeRecipe
@@ -62,11 +63,18 @@ def observed_recipe(
             )
     if missing := [axis for axis in RECIPE_AXES if axis not in axes]:
         raise CannotDeclare(
-            f"{', '.join(missing)}: neither the files nor {backend_id} say what it is; write it into "
-            "the manifest by hand (a tokenizer_revision is the digest or commit of the tokenizer)"
+            f"{', '.join(missing)}: neither the files nor {backend_id} say what it is; "
+            + _remedy(missing)
         )
     names = ("recipe_id", "recipe_version", "catalogue_version")
     try:
         return RuntimeRecipe.from_dict(axes | dict(zip(names, labels, strict=True)))
     except RecipeIdentityError as error:
         raise CannotDeclare(f"{error}; no recipe can be declared with it") from error
+
+
+def _remedy(missing: Sequence[str]) -> str:
+    """What to do about axes that nobody states."""
+    if missing == ["tokenizer_revision"]:
+        return "name the digest or commit of the tokenizer with --tokenizer-revision"
+    return f"a backend reports every axis of what it runs: {FOR_ITS_MAKER}"

@@ -177,10 +177,11 @@ def _forward(proof: Proof) -> Finding:
     )
 
 
-_REPORT_IT = "ask whoever makes the backend"
+FOR_ITS_MAKER = "whoever makes it finds where to look in docs/how-to/add-a-backend.md"
+_REPORT_IT = f"that is the backend's own fault: {FOR_ITS_MAKER}, under 'When the doctor objects'"
 _NUMBERS = (
-    "do not serve with it: other builds, drivers or files are to be tried, and whoever makes the "
-    "backend asked"
+    "do not serve with it. Another build of the backend, another driver or the files got anew may "
+    f"help; {FOR_ITS_MAKER}, under 'When the doctor objects'"
 )
 
 PROOF_CHECKS: tuple[Check[Proof, Finding], ...] = (

@@ -109,7 +109,7 @@ def _tensor_types() -> dict[int, _TensorType]:
         from gguf.constants import GGML_QUANT_SIZES
     except ModuleNotFoundError as error:
         raise PinError(
-            "reading GGUF needs the gguf package: pip install 'meshnet-registry[reference]'"
+            "reading GGUF needs the gguf package; in the checkout: pip install -e '.[reference]'"
         ) from error
     return {
         int(type_id): _TensorType(type_id.name, elements, size)

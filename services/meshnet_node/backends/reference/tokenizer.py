@@ -92,7 +92,7 @@ def _build(file: GgufFile, vocabulary: int) -> Tokenizer:
         from sentencepiece import SentencePieceProcessor
     except ImportError as error:
         raise BackendError(
-            "text needs sentencepiece: pip install 'meshnet-registry[reference]'"
+            "text needs sentencepiece; in the checkout: pip install -e '.[reference]'"
         ) from error
     opening = _special(file, "bos", vocabulary)
     processor = SentencePieceProcessor()
