@@ -37,6 +37,7 @@ class Cli:
         self.home, self.timeout_s = home, timeout_s
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("MESHNET_")}
         inherited.pop("FORCE_COLOR", None)
+        inherited.pop("PYTHONUNBUFFERED", None)  # what is not flushed must be seen not to come
         self.env = inherited | {
             "HOME": str(home),
             "XDG_CONFIG_HOME": str(home / "config"),

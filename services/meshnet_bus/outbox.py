@@ -233,7 +233,7 @@ class Outbox:
                     await self._turn()
                 except (Unreachable, OutboxFull) as error:
                     if not self.trouble:
-                        told = "%s: %d events wait: %s"
+                        told = "%s holds %d unsent: %s"
                         _log.warning(told, self._chain.path, self.pending, error)
                     self.trouble = str(error)
                     await backoff.pause()

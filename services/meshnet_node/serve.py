@@ -266,8 +266,8 @@ class _Life:
             self._tell(Notice("withdrawn", "every shard is withdrawn"))
             return
         self._trouble(
-            f"{self._outbox.pending} events wait in {self._settings.directory.outbox}: they are sent "
-            "when this node starts again"
+            f"{self._settings.directory.outbox} holds {self._outbox.pending} unsent: what this node had "
+            "to say is said when it starts again"
         )
 
     async def _say_alive(self) -> None:

@@ -37,7 +37,7 @@ from typing import Final, Literal, NamedTuple
 
 import msgspec
 
-__all__ = ["REASONS", "BlockError", "Mismatch", "derive", "explain", "route_reasons"]
+__all__ = ["BlockError", "Mismatch", "derive", "explain", "route_reasons"]
 
 
 class BlockError(ValueError):

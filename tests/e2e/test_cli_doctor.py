@@ -15,7 +15,7 @@ import pytest
 from anyio.from_thread import start_blocking_portal
 
 import third_party
-from cli_kit import Cli, free_port
+from cli_kit import MESHNET, Cli, free_port
 from meshnet_bus.client import closing, connect
 from meshnet_bus.local_server import LocalServer
 from meshnet_events.keys import EventKey
@@ -139,7 +139,7 @@ def test_what_the_doctor_writes_is_what_a_registration_takes(realm, require):
 def test_an_endpoint_where_another_nodes_key_answers_is_not_ours(node, model):
     endpoint = f"127.0.0.1:{free_port()}"
     other = Node(
-        realm="lab", key=OTHER, boot_id=str(uuid.uuid4()), shards={}, registry=None, record=None
+        realm="lab", key=OTHER, boot_id=str(uuid.uuid4()), shards={}, tracker=None, outbox=None
     )
     with (
         start_blocking_portal() as portal,
@@ -319,3 +319,39 @@ def test_a_third_partys_backend_is_found_and_diagnosed(meshnet, require, tmp_pat
     document = meshnet("node", "doctor", "toy.gguf", "-o", "json", **env).json
     assert failures(document) == {}
     assert document["report"]["backend"] == {"backend_id": "acme-toy", "device": "cpu"}
+    undeclared = meshnet("node", "manifest", "toy.gguf", *declared[:2], code=1, **env)
+    assert "--tokenizer-revision" in undeclared.err
+
+    source = site / "acme_toy" / "__init__.py"
+    source.write_text(
+        source.read_text().replace("def encode", "def open(self): ...\n\n    def encode")
+    )
+    ask = [*MESHNET, "node", "doctor", "toy.gguf"]
+    said = [
+        subprocess.run(
+            ask, cwd=meshnet.home, env=meshnet.env | env | debug, capture_output=True, text=True
+        )
+        for debug in ({}, {"MESHNET_DEBUG": "1"})
+    ]
+    assert [one.returncode for one in said] == [1, 1]
+    assert "docs/how-to/add-a-backend.md" in " ".join(said[0].stdout.split())
+    assert ["TypeError" in one.stderr for one in said] == [False, True]
+
+
+def test_serve_does_not_repeat_what_its_doctor_has_just_said(node, model):
+    manifest = node.home / "recipes.toml"
+    manifest.write_text(manifest.read_text().replace('"contiguous', '"paged'))
+    serve = (
+        "node", "serve", model, "--realm", "lab", "--server", "nats://127.0.0.1:1",
+        "--endpoint", f"grpc://127.0.0.1:{free_port()}",
+    )  # fmt: skip
+    told = node(*serve, code=1)
+    assert "kv_layout" in told.out
+    assert told.err.splitlines()[-2:] == [
+        "meshnet: the doctor did not pass this shard: layout",
+        "  nothing was registered",
+    ]
+    scripted = node(*serve, "-o", "ndjson", code=1)
+    assert scripted.out == ""
+    assert "layout: kv_layout: declared" in scripted.err
+    assert "`meshnet node doctor` says what to do" in scripted.err

@@ -1,9 +1,16 @@
-"""What a person is told when several things went wrong at once."""
+"""What a person is told when several things went wrong at once, and a script when it stops reading."""
 
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cli_kit import MESHNET
 from meshnet_bus.asker import QueryRefused
 from meshnet_bus.outbox import OutboxStopped
 from meshnet_bus.place import KeyInUse
-from meshnet_cli.errors import FAILED, UNREACHABLE, explain
+from meshnet_cli.errors import CLOSED_PIPE, FAILED, UNREACHABLE, explain, is_closed_pipe
 
 
 def raised_from(error, cause):
@@ -29,3 +36,23 @@ def test_a_trackers_refusal_is_no_fault_of_ours():
     assert message == "unavailable: it is catching up"
     assert "ask again" in advice
     assert code == UNREACHABLE
+
+
+@pytest.mark.parametrize("form", ["table", "ndjson", "json"])
+@pytest.mark.parametrize("command", [("log",), ("recipe", "list")])
+def test_whoever_reads_no_more_ends_every_command_in_the_same_way(command, form, meshnet):
+    history = Path(__file__).parents[1] / "data" / "history.ndjson"
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [*MESHNET, *command, "--from", history, "-o", form],
+        stdout=writer, stderr=subprocess.PIPE, env=meshnet.env,
+    )  # fmt: skip
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (CLOSED_PIPE, b"")
+
+
+def test_a_closed_pipe_is_one_in_a_group_of_tasks_too():
+    group = BaseExceptionGroup("", [BrokenPipeError()])
+    assert is_closed_pipe(group)
+    assert not is_closed_pipe(BaseExceptionGroup("", [BrokenPipeError(), KeyInUse("one")]))

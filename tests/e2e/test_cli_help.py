@@ -2,12 +2,14 @@
 
 import inspect
 import json
+import re
 import subprocess
 import sys
 
 import pytest
 from cyclopts import App
 
+from meshnet_cli import errors
 from meshnet_cli.__main__ import run
 from meshnet_cli.app import make_app
 
@@ -98,6 +100,17 @@ def test_every_command_explains_itself_and_gives_an_example(words, capsys, monke
 def test_a_single_commands_help_is_its_own_and_not_the_line_that_lists_it(capsys):
     run(["up", "--help"])
     assert "On the first start" in capsys.readouterr().out
+
+
+def test_the_help_of_all_names_every_exit_code(capsys):
+    run(["--help"])
+    said = capsys.readouterr().out.partition("Exit codes:")[2].partition("Commands")[0]
+    codes = {
+        value
+        for name, value in vars(errors).items()
+        if re.match("[A-Z]", name) and isinstance(value, int)
+    }
+    assert {int(word) for word in re.findall(r"\b\d+\b", said)} == codes
 
 
 def groups(app: App, path: tuple[str, ...] = ()):

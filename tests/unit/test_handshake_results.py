@@ -23,7 +23,7 @@ from meshnet_node.recipe_identity import (
     ShardIdentity,
     check_handshake,
 )
-from meshnet_node.session.epochs import Epochs, run_at
+from meshnet_node.session.epochs import Epochs
 from meshnet_node.session.failure import SessionFailed
 from meshnet_proto import shard_runtime_pb2 as pb
 from session_kit import ARTIFACT, RECIPE
@@ -210,8 +210,7 @@ async def test_another_caller_ends_nothing_and_waits_for_what_runs_only_a_moment
         await epochs.enter("s", 2, 0, "stranger")
     assert refused.value.retryable
     assert not running.superseded.is_set()
-    with run_at(running):
-        pass
+    epochs.leave("s", running)
     assert not (await epochs.enter("s", 2, 0, "stranger")).superseded.is_set()
 
 
@@ -222,7 +221,7 @@ async def test_what_ends_in_that_moment_lets_another_caller_in():
 
         async def end():
             await anyio.sleep(0.05)
-            running.left.set()
+            epochs.leave("s", running)
 
         tasks.start_soon(end)
         place = await epochs.enter("s", 2, 4, "another hop before")
@@ -235,7 +234,7 @@ async def test_sessions_of_long_ago_are_forgotten_and_given_words_are_not(monkey
     assert epochs.attest_once("s0", 0)
     for i in range(5):
         await epochs.enter(f"s{i}", 0, 0, "d")
-    assert list(epochs._newest) == ["s2", "s3", "s4"]
+    assert list(epochs._known) == ["s2", "s3", "s4"]
     await epochs.enter("s0", 0, 0, "d")
     assert not epochs.attest_once("s0", 0)
     assert epochs.attest_once("s0", 1)

@@ -144,6 +144,7 @@ def test_where_not_just_one_recipe_is_meant_all_are_listed(asked):
         assert part in str(raised.value)
     for value in asked:
         assert value is None or repr(value) in str(raised.value)
+    assert ("which one is meant was not said" in str(raised.value)) == (not asked)
 
 
 def test_a_manifest_is_written_whole_and_loads_the_same(tmp_path):

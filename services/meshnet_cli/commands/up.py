@@ -297,7 +297,7 @@ def _is_default(path: Path) -> bool:
 
 
 _STEPS = (
-    "meshnet recipe list                      what may be computed, and what may serve",
+    "meshnet recipe list                      what may be computed, and what serves",
     "meshnet log                              every record with its outcome",
 )
 _FIRST_STEPS = (
@@ -305,5 +305,5 @@ _FIRST_STEPS = (
     "meshnet admin node enrol REQUEST         the file that the line above names",
     "meshnet node manifest MODEL --backend reference-numpy --output recipes.toml",
     "meshnet node serve MODEL --endpoint grpc://127.0.0.1:7001",
-    "meshnet recipe list                      in a third terminal; a second node certifies it",
+    "meshnet recipe list                      what may be computed, and what serves",
 )

@@ -12,6 +12,7 @@ else's code: whatever it raises or returns ends in a finding. Only what stops th
 knows.
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ from meshnet_node.foreign import cut, fault_text
 from meshnet_node.probe import Measured, measure
 from meshnet_node.running import RUNTIME, Difference, differences
 
+_log = logging.getLogger(__name__)
 _SHORT = 12
 
 
@@ -71,6 +73,7 @@ class Proof:
             if self.shard is not None:
                 self.shard.close()
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the backend is somebody else's
+            _log.debug("giving the layers back", exc_info=error)
             finding = failed("close", fault_text(error), _REPORT_IT)
             self.findings = (*self.findings, finding)
             telling.finds(finding)

@@ -85,7 +85,7 @@ async def enter(node: Node, stream: Stream) -> Entered:
         with within(node.limits.open_timeout_s, "room to answer"):
             await stream.send(accepted)
     except BaseException:
-        seat.left.set()
+        node.epochs.leave(opening.session[0], seat)
         raise
     return Entered(opening, shard, seat)
 

@@ -10,9 +10,6 @@ The sessions of long ago are forgotten, those that were attested are not: each o
 for good, and a second word on one would be taken for a lie.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import anyio
 
 from meshnet_node.session.failure import SessionFailed
@@ -23,7 +20,7 @@ GRACE_S = 2.0
 
 
 class Seat:
-    """A session's seat at this node: one of its hops."""
+    """A hop of a session that runs at this node."""
 
     def __init__(self, caller: str) -> None:
         self.caller = caller
@@ -33,13 +30,24 @@ class Seat:
         """Set when it is over."""
 
 
+class _Known:
+    """What is remembered of a session: its newest epoch, the hops opened in it, those that run."""
+
+    __slots__ = ("epoch", "opened", "running")
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.opened: tuple[int, ...] = ()
+        self.running: tuple[Seat, ...] = ()
+
+
 class Epochs:
     """The sessions of one process."""
 
     MAX_REMEMBERED = 16_384
 
     def __init__(self) -> None:
-        self._newest: dict[str, tuple[int, dict[int, Seat]]] = {}
+        self._known: dict[str, _Known] = {}
         self._attested: set[tuple[str, int]] = set()
 
     def attest_once(self, session_id: str, epoch: int) -> bool:
@@ -50,47 +58,45 @@ class Epochs:
         return is_first
 
     async def enter(self, session_id: str, epoch: int, hop: int, caller: str) -> Seat:
-        """Enter a session; `run_at` says when it is over. Raises SessionFailed (`STALE_EPOCH`)."""
+        """Enter a session; `leave` says when it is over. Raises SessionFailed (`STALE_EPOCH`)."""
         with anyio.move_on_after(GRACE_S):
-            for seat in tuple(self._in_the_way(session_id, epoch, caller)):
+            for seat in self._in_the_way(session_id, epoch, caller):
                 await seat.left.wait()
-        if any(self._in_the_way(session_id, epoch, caller)):
+        if self._in_the_way(session_id, epoch, caller):
             raise SessionFailed(
                 pb.ERROR_CODE_STALE_EPOCH,
                 "this session still runs in an older epoch that another caller opened",
                 retryable=True,
             )
-        newest, hops = self._newest.pop(session_id, (-1, {}))
-        try:
-            if epoch < newest or (epoch == newest and hop in hops):
-                raise SessionFailed(
-                    pb.ERROR_CODE_STALE_EPOCH,
-                    f"epoch {epoch} of this session, expected above {newest}: "
-                    + ("a newer one has been opened" if epoch < newest else "it was opened before"),
-                )
-            if epoch > newest:
-                for seat in hops.values():
-                    seat.superseded.set()
-                newest, hops = epoch, {}
-            return hops.setdefault(hop, Seat(caller))
-        finally:
-            self._newest[session_id] = (newest, hops)
-            if len(self._newest) > self.MAX_REMEMBERED:
-                del self._newest[next(iter(self._newest))]
+        known = self._known.pop(session_id, None) or _Known(epoch)
+        self._known[session_id] = known  # the newest is behind all others
+        if len(self._known) > self.MAX_REMEMBERED:
+            del self._known[next(iter(self._known))]
+        if epoch < known.epoch or (epoch == known.epoch and hop in known.opened):
+            why = "a newer one has been" if epoch < known.epoch else "it was"
+            raise SessionFailed(
+                pb.ERROR_CODE_STALE_EPOCH,
+                f"epoch {epoch} of this session, expected above {known.epoch}: {why} opened before",
+            )
+        if epoch > known.epoch:
+            for seat in known.running:
+                seat.superseded.set()
+            known.epoch, known.opened = epoch, ()
+        seat = Seat(caller)
+        known.opened += (hop,)
+        known.running += (seat,)
+        return seat
 
-    def _in_the_way(self, session_id: str, epoch: int, caller: str) -> Iterator[Seat]:
-        """What runs in an older epoch for somebody else."""
-        newest, hops = self._newest.get(session_id, (epoch, {}))
-        if newest < epoch:
-            for seat in tuple(hops.values()):
-                if seat.caller != caller and not seat.left.is_set():
-                    yield seat
-
-
-@contextmanager
-def run_at(seat: Seat) -> Iterator[None]:
-    """A session runs at its seat, and has left it at the end, however it comes."""
-    try:
-        yield
-    finally:
+    def leave(self, session_id: str, seat: Seat) -> None:
+        """A session is over at its seat; twice does no harm."""
         seat.left.set()
+        known = self._known.get(session_id)
+        if known is not None:
+            known.running = tuple(one for one in known.running if one is not seat)
+
+    def _in_the_way(self, session_id: str, epoch: int, caller: str) -> tuple[Seat, ...]:
+        """What runs in an older epoch for somebody else."""
+        known = self._known.get(session_id)
+        if known is None or known.epoch >= epoch:
+            return ()
+        return tuple(seat for seat in known.running if seat.caller != caller)

@@ -24,7 +24,6 @@ from meshnet_bus.groups import leaves
 from meshnet_node.backends import BackendError, ContextFull, NoTokenizer, Slot, Step
 from meshnet_node.forward import Digests, token_bytes
 from meshnet_node.session.entrance import CallerGone, Stream, enter
-from meshnet_node.session.epochs import run_at
 from meshnet_node.session.failure import SessionFailed, plain, violation
 from meshnet_node.session.link import Link, Request
 from meshnet_node.session.node import Node, ServedShard
@@ -60,7 +59,7 @@ async def serve_session(node: Node, stream: Stream) -> None:
     if opening.purpose == "handshake":
         return
     async with AsyncExitStack() as held:
-        held.enter_context(run_at(seat))
+        held.callback(node.epochs.leave, opening.session[0], seat)
         held.enter_context(_told(opening))
         link = await _open_next(node, opening, shard, held)
         bounds = await _agree(node, opening, shard, link)

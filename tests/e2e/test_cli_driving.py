@@ -1,0 +1,202 @@
+"""`meshnet generate`, `node certify` and `node status`: slips told at once, and what to do next."""
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from cli_kit import MESHNET, end, free_port
+from meshnet_cli import progress
+from meshnet_cli.commands.generate import _Shown
+from meshnet_cli.driving import _why_not
+from meshnet_events.queries import Obstacle, PlanAnswer
+
+COMMANDS = (("generate", "a text"), ("node", "certify"))
+_PATIENCE_S = 30
+NO_UTF_8 = os.fsdecode(b"a \xff")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("recipe", ["c3f3", "try-out", "zzzzzzzz", "", "0" * 65])
+def test_what_begins_no_recipe_key_is_not_found_before_anybody_is_asked(meshnet, command, recipe):
+    refused = meshnet(*command, "--recipe", recipe, code=5)
+    reason = "too short: give 8" if len(recipe) < 8 else "begins no recipe key"
+    assert refused.err.startswith(f"meshnet: recipe: {recipe!r}"[:40])
+    assert reason in refused.err
+    assert "meshnet recipe list" in refused.err
+
+
+@pytest.mark.parametrize("command", [(*COMMANDS[0][:1],), (*COMMANDS[1], "--prompt")])
+@pytest.mark.parametrize(("prompt", "said"), [("", "is empty"), (NO_UTF_8, "no UTF-8")])
+def test_a_prompt_that_nothing_can_be_made_of_is_a_usage_error(meshnet, command, prompt, said):
+    refused = meshnet(*command, prompt, "--recipe", "0" * 8, code=2)
+    assert f"the prompt {said}" in refused.err or f"the prompt is {said}" in refused.err
+
+
+def test_a_node_to_do_without_is_named_by_its_key(meshnet):
+    refused = meshnet("node", "certify", "--recipe", "0" * 8, "--exclude", "bob", code=2)
+    assert "--exclude: 'bob' is no node's key" in refused.err
+    assert "shard list" in refused.err
+
+
+def obstacles(*codes):
+    return PlanAnswer(
+        fingerprint=None,
+        hops=(),
+        layer_count=6,
+        obstacles=tuple(Obstacle(code, "…") for code in codes),
+        purpose="certify",
+        recipe_key="ab" * 32,
+    )
+
+
+def test_a_command_that_says_more_is_offered_whole_and_only_where_it_can():
+    key = "ab" * 6
+    assert _why_not(obstacles("range"), ("U2", "U1")) == (
+        f"`meshnet route why-not {key} --purpose certify --exclude U1 --exclude U2` says more"
+    )
+    assert "why-not" not in _why_not(obstacles("range", "not-live"), ())
+
+
+def test_what_is_said_after_a_broken_off_text_begins_on_a_line_of_its_own(capsys):
+    for pieces, out in (((b"a me",), "a me\n"), ((), "")):
+        shown = _Shown(is_live=True)
+        for piece in pieces:
+            shown.add(piece)
+        shown.end()
+        shown.end()
+        assert capsys.readouterr().out == out
+
+
+def test_who_waits_long_at_a_terminal_is_told_for_what_and_nobody_else(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setattr(progress, "_LONG_S", 0.05)
+    for stream, has_come, told in (
+        (Terminal(), False, "waiting\n"),
+        (Terminal(), True, ""),
+        (io.StringIO(), False, ""),
+    ):
+        monkeypatch.setattr(sys, "stderr", stream)
+        with progress.patience("waiting") as came:
+            if has_come:
+                came()
+            time.sleep(0.3)
+        assert stream.getvalue() == told
+
+
+def test_whoever_gets_no_route_or_may_not_ask_is_told_a_command_that_helps(nodes):
+    nodes.enrol("ada")
+    nodes.serve("ada", "0:3", host="h1")
+    key = nodes.recipe["recipe_key"]
+    certify = ("node", "certify", "--recipe", key.upper()[:20], "--tokens", 2)
+    command = f"meshnet route why-not {key[:12]} --purpose certify"
+    assert f"`{command}`" in nodes.cli(*certify, "--dir", nodes.home / "ada", code=1).err
+    assert "range" in nodes.cli(*command.split()[1:], code=1).out
+
+    nodes.enrol("bob")
+    nodes.serve("bob", "3:6", host="h2")
+    eve = nodes.cli("node", "init", "--dir", nodes.home / "eve", "-o", "json").json
+    refused = nodes.cli(*certify, "--dir", nodes.home / "eve", code=1)
+    assert f"`meshnet admin node enrol {eve['node']}`" in refused.err
+    assert "run it again" not in refused.err
+    nodes.cli("admin", "node", "enrol", eve["node"])
+    nodes.cli(*certify, "--dir", nodes.home / "eve")
+
+    generate = ("generate", "--recipe", key, "a mesh of shards")
+    few = nodes.cli(*generate, "--tokens", 2, "-o", "json")
+    assert few.json["stopped"] == "tokens"
+    assert few.err == ""
+    many = nodes.cli(*generate, "--tokens", 4096, "-o", "json")
+    assert many.json["stopped"] == "context"
+    assert "context is full" in many.err
+
+
+@contextmanager
+def ending(process):
+    """End a process that stays, at the latest when it has been silent for too long."""
+    timer = threading.Timer(_PATIENCE_S, process.kill)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        end(process)
+        process.stdout.close()
+
+
+def register_from_a_copy(nodes, name):
+    """Register with the same key, in a directory of its own and on another host: it is a conflict."""
+    copy = nodes.home / "clone"
+    copy.mkdir(mode=0o700)
+    shutil.copy2(nodes.home / name / "node.key", copy / "node.key")
+    files = ("--identity", copy / "identity.json", "--report", copy / "report.json")
+    nodes.cli(
+        "node", "doctor", nodes.model, "--manifest", nodes.manifest, "--layers", "0:3",
+        "--dir", copy, "--declared-host", "h2", *files,
+    )  # fmt: skip
+    nodes.cli(
+        "node", "register", *files, "--dir", copy, "--declared-host", "h2", "--new-boot",
+        "--endpoint", "grpc://127.0.0.1:7009",
+    )  # fmt: skip
+    return copy
+
+
+def test_a_status_that_is_not_well_says_what_lifts_it_and_so_does_a_verdict(nodes):
+    folder = nodes.home / "ada"
+    ask = ("node", "status", "--dir", folder)
+    key = nodes.cli("node", "init", "--dir", folder, "-o", "json").json["node"]
+    stranger = nodes.cli(*ask, code=1).out
+    assert f"`meshnet admin node enrol {folder / 'enrol.json'}`" in stranger
+    nodes.cli("admin", "node", "enrol", folder)
+    assert "an operator" not in nodes.cli(*ask).out
+
+    nodes.keys["ada"] = key
+    nodes.serve("ada", "0:3", host="h1")
+    copy = register_from_a_copy(nodes, "ada")
+    reinstate = f"`meshnet admin node reinstate {key[:12]}`"
+    why = f"meshnet shard why-not {key[:12]}/main"
+    twice = nodes.cli(*ask, code=1).out
+    assert reinstate in twice
+    assert f"`{why}`" in twice
+    assert "conflict" in nodes.cli(*why.split()[1:], code=1).out
+    nodes.cli("node", "withdraw", "--dir", copy)
+    assert reinstate in nodes.cli(*ask, code=1).out  # without any claim, too
+
+    process = subprocess.Popen(
+        [
+            *MESHNET, "node", "serve", nodes.model, "--manifest", nodes.manifest, "--layers", "0:3",
+            "--dir", copy, "--declared-host", "h2", "--endpoint", f"grpc://127.0.0.1:{free_port()}",
+        ],
+        cwd=nodes.home, env=nodes.cli.env, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with ending(process):
+        said = next((line for line in process.stdout if "why-not" in line), "")
+        assert f"`{why}`" in said
+
+    nodes.cli("admin", "node", "suspend", key)
+    suspended = nodes.cli(*ask, code=1).out
+    assert reinstate in suspended
+    assert "node serve" not in suspended
+
+
+def test_what_a_node_tells_comes_as_it_happens_also_through_a_pipe(nodes):
+    nodes.cli.env.pop("PYTHONUNBUFFERED", None)
+    nodes.enrol("ada")
+    served = nodes.serve("ada", "0:3", host="h1")
+    assert [one["kind"] for one in served.notices] == ["listening", "registered", "verdict"]
+    process = subprocess.Popen(
+        [*MESHNET, "log", "--follow", "-o", "ndjson"],
+        cwd=nodes.home, env=nodes.cli.env, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with ending(process):
+        assert json.loads(process.stdout.readline() or "{}").get("sequence") == 1
