@@ -45,6 +45,11 @@ class Driven(Struct, frozen=True):
         planned = self.answer.hops[hop]
         return look.one_line(planned.label or look.short(planned.node))
 
+    def node_at(self, hop: int | None) -> str | None:
+        """The key of the node at a hop that a peer named; None where the route has no such hop."""
+        hops = self.plan.hops
+        return hops[hop].node if hop is not None and 0 <= hop < len(hops) else None
+
     def explain(self, failure: "SessionFailed") -> CliError:
         """What a person is told when the session failed."""
         where = ""
