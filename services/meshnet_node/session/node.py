@@ -18,7 +18,8 @@ from meshnet_bus.outbox import Handed
 from meshnet_events.facts import Fact
 from meshnet_events.keys import EventKey
 from meshnet_events.queries import AnswerType, Query
-from meshnet_node.backends import LoadedShard, Slot
+from meshnet_node.backends import BackendError, LoadedShard, Slot
+from meshnet_node.foreign import fault_text
 from meshnet_node.handshake import Results, Role, result
 from meshnet_node.recipe_identity import ShardIdentity
 from meshnet_node.session.epochs import Epochs
@@ -82,8 +83,20 @@ class ServedShard:
         Work that has begun is waited for, also by whoever is cancelled: what it works on must not be
         closed under it, nor the turn be given away. So this must run inside a cancel scope of anyio,
         which a task that gRPC itself cancels is not (`Responder`).
+
+        A backend that asks the process to end (SystemExit, KeyboardInterrupt) has failed, and no more:
+        let through, it would end the event loop and leave the process standing.
         """
-        return await anyio.to_thread.run_sync(work, limiter=self.turn)
+
+        def guarded() -> _T:
+            try:
+                return work()
+            except Exception:
+                raise
+            except BaseException as error:
+                raise BackendError(fault_text(error)) from error
+
+        return await anyio.to_thread.run_sync(guarded, limiter=self.turn)
 
     @asynccontextmanager
     async def slot(self, start: int, end: int, *, positions: int) -> AsyncIterator[Slot]:
