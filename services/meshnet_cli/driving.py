@@ -53,7 +53,7 @@ class Driven(Struct, frozen=True):
     def explain(self, failure: "SessionFailed") -> CliError:
         """What a person is told when the session failed."""
         where = ""
-        if failure.hop is not None and failure.hop < len(self.answer.hops):
+        if failure.hop is not None and self.node_at(failure.hop) is not None:
             where = f"hop {failure.hop} ({self.name_of(failure.hop)}): "
         return CliError(f"{where}{failure.reason}: {failure.detail}", self._advice(failure))
 

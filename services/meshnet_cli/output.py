@@ -78,8 +78,11 @@ def console() -> "Console":
 
 
 def note(text: str) -> None:
-    """Something a person should know that is no part of the answer, on stderr."""
-    sys.stderr.write(f"{text}\n")
+    """Something a person should know that is no part of the answer, on stderr.
+
+    A tracker or a peer may have written some of it: it cannot steer the terminal.
+    """
+    sys.stderr.write(f"{printable(text)}\n")
 
 
 def table(*columns: str, right: Iterable[str] = (), flexible: Iterable[str] = ()) -> "Table":

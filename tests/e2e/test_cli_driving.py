@@ -9,14 +9,20 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
 from cli_kit import MESHNET, end, free_port
 from meshnet_cli import progress
 from meshnet_cli.commands.generate import _Shown
-from meshnet_cli.driving import _why_not
+from meshnet_cli.driving import Driven, _why_not
+from meshnet_cli.output import note
 from meshnet_events.queries import Obstacle, PlanAnswer
+from meshnet_node.session.driver import RoutePlan
+from meshnet_node.session.failure import SessionFailed
+from meshnet_node.session.opening import RouteHop
+from meshnet_proto import shard_runtime_pb2 as pb
 
 COMMANDS = (("generate", "a text"), ("node", "certify"))
 _PATIENCE_S = 30
@@ -44,6 +50,26 @@ def test_a_node_to_do_without_is_named_by_its_key(meshnet):
     refused = meshnet("node", "certify", "--recipe", "0" * 8, "--exclude", "bob", code=2)
     assert "--exclude: 'bob' is no node's key" in refused.err
     assert "shard list" in refused.err
+
+
+def test_what_a_tracker_says_cannot_steer_the_terminal(capsys):
+    note("no tracker says \x1b]0;pwned\x07 what became of it")
+    said = capsys.readouterr().err
+    assert "\x1b" not in said
+    assert "\x07" not in said
+    assert "pwned" in said
+
+
+@pytest.mark.parametrize("hop", [1, 99, -1, None])
+def test_a_hop_that_the_route_does_not_have_is_nobodys(hop):
+    first = RouteHop("U1", "b", "main", "grpc://127.0.0.1:1", 0, 6)
+    plan = RoutePlan("serve", "s", 0, 6, (first,))
+    us = SimpleNamespace(key=SimpleNamespace(public="U2"))
+    driven = Driven(caller=us, plan=plan, answer=obstacles("range"))
+    assert driven.node_at(0) == "U1"
+    assert driven.node_at(hop) is None
+    failure = SessionFailed(pb.ERROR_CODE_HOP_LOST, "gone", hop=hop)
+    assert "gone" in str(driven.explain(failure))
 
 
 def obstacles(*codes):

@@ -138,7 +138,7 @@ def _pinned(model: Model) -> Step:
     artifact = model.pinned.artifact
     weights = model.pinned.recipe_fields["weight_quantization"]
     return Step(
-        "a model file is pinned, and cut in two: each half can prove whose it is",
+        "a model file is pinned, and cut in two: each half states whose it is",
         (
             f"{artifact.artifact_id}: {artifact.architecture}, {model.layers} layers, {weights}",
             f"content {artifact.content_digest}",

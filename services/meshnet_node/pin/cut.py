@@ -1,4 +1,7 @@
-"""Cutting: a GGUF file that holds some layers of an artifact and can prove whose they are.
+"""Cutting: a GGUF file that holds some layers of an artifact and states whose they are.
+
+It cannot prove that: a file's own digest says nothing of the whole it was taken from, and nobody who
+has only the cut can tell layers of another model under the right source digest.
 
 The cut keeps every key of its source byte for byte (raw bytes are copied, nothing is encoded
 again), so architecture and tokenizer digests stay the source's; only `split.*` is left out, because
