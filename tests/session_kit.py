@@ -225,10 +225,21 @@ class Tracker:
             return answer
         return self.nodes.get(query.node) or self._node(query.node, None, status="unknown")
 
-    def lists(self, part, *, status="live", recipe_status="dark", reasons=("dark",), **changes):
-        """List the claim of a running node."""
+    def lists(
+        self,
+        part,
+        *,
+        status="live",
+        recipe_status="dark",
+        reasons=("dark",),
+        recipe_digest=None,
+        **changes,
+    ):
+        """List the claim of a running node, by default under the recipe that it runs."""
         shard = part.shard
-        fingerprint = shard.identity.fingerprint
+        fingerprint = Fingerprint(**shard.identity.fingerprint.to_dict())
+        if recipe_digest is not None:
+            fingerprint = msgspec.structs.replace(fingerprint, runtime_recipe_digest=recipe_digest)
         answer = ClaimAnswer(
             boot_id=part.boot_id,
             device="cpu",
@@ -236,7 +247,7 @@ class Tracker:
             eligible_to_serve=False,
             end=shard.identity.shard_end,
             endpoint=part.endpoint,
-            fingerprint=Fingerprint(**fingerprint.to_dict()),
+            fingerprint=fingerprint,
             host=Host(id="4" * 64, source="declared"),
             node=part.key.public,
             presence=True,

@@ -21,18 +21,21 @@ With `min_sequence` a tracker answers once it has folded that far, or says `behi
 wait. Members that are not known are refused in queries and ignored in answers, so that a tracker may
 learn to say more; the parts that come from facts (`fingerprint`, `host`) have exactly their members.
 
-Both sides read hostile bytes: `decode_query` and `decode_reply` never raise. Left out: how long either
-side waits, and which tracker answers (`meshnet_bus.service`, `meshnet_bus.asker`).
+Both sides read hostile bytes: `decode_query` and `decode_reply` never raise. What is about another
+node or recipe than was asked about is no answer, and neither is a route that leaves out layers.
+
+Left out: how long either side waits, and which tracker answers (`meshnet_bus.service`, `.asker`).
 """
 
 import re
+from itertools import pairwise
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
 from meshnet_events.envelope import MAX_BODY
-from meshnet_events.facts import Fingerprint, Host
+from meshnet_events.facts import Fingerprint, Host, recipe_key
 from meshnet_events.forms import (
     SHARD_ID_PATTERN,
     Count,
@@ -42,6 +45,8 @@ from meshnet_events.forms import (
     JsonObject,
     PublicKey,
     ShardId,
+    ShortText,
+    Text,
     Uuid,
     is_endpoint,
     is_hex,
@@ -63,6 +68,9 @@ MAX_QUERY = 16_384
 MAX_ANSWER = MAX_BODY + 2_048
 """The most bytes that an answer may have: it may hold a whole message, and itself be one."""
 MAX_SHARDS = 256
+MAX_REASONS = 32
+MAX_LONG_TEXT = 4_096
+MAX_OBSTACLES = 64
 LEAST_PREFIX = 8
 RECIPE_PATTERN = f"[0-9a-f]{{{LEAST_PREFIX},64}}"
 
@@ -81,6 +89,8 @@ QUERY_ERRORS: dict[str, str] = {
 """Every code of an error, and what it means."""
 
 Purpose = Literal["serve", "certify"]
+LongText = Annotated[str, Meta(max_length=MAX_LONG_TEXT)]
+"""A text that may list nodes, layers or seams."""
 RecipePrefix = Annotated[
     str,
     Meta(
@@ -90,6 +100,7 @@ RecipePrefix = Annotated[
     ),
 ]
 _RECIPE = re.compile(RECIPE_PATTERN)
+_QUOTED = 1_024
 
 
 def _check_key(text: str) -> None:
@@ -109,17 +120,22 @@ def _check_form(is_right: bool, member: str) -> None:  # noqa: FBT001 - what was
         raise ValueError(f"{member}: not of its form")
 
 
-def _check_fingerprint(fingerprint: Fingerprint | None) -> None:
-    if fingerprint is not None:
-        digests = fingerprint.model_artifact_digest + fingerprint.runtime_recipe_digest
-        _check_form(is_hex(digests), "fingerprint")
+def _check_fingerprint(fingerprint: Fingerprint | None, key: str | None) -> None:
+    """Raise ValueError unless `key` is the recipe key of `fingerprint`; where there is none, of none."""
+    if fingerprint is None:
+        _check_form(key is None, "fingerprint")
+        return
+    artifact, recipe = fingerprint.model_artifact_digest, fingerprint.runtime_recipe_digest
+    _check_form(is_hex(artifact + recipe), "fingerprint")
+    if key != recipe_key(artifact, recipe):
+        raise ValueError("recipe_key: does not follow from the fingerprint")
 
 
 class QueryError(Struct, frozen=True):
     """Why there is no answer: a key of `QUERY_ERRORS`, and a text for people."""
 
-    code: str
-    detail: str
+    code: ShortText
+    detail: Text
 
 
 class ClaimAnswer(Struct, frozen=True, kw_only=True):
@@ -131,7 +147,7 @@ class ClaimAnswer(Struct, frozen=True, kw_only=True):
     """
 
     boot_id: Uuid
-    device: str
+    device: Text
     endpoint: Endpoint
     eligible_to_certify: bool
     eligible_to_serve: bool
@@ -140,15 +156,15 @@ class ClaimAnswer(Struct, frozen=True, kw_only=True):
     host: Host
     node: PublicKey
     presence: bool
-    reasons: tuple[str, ...]
+    reasons: Annotated[tuple[ShortText, ...], Meta(max_length=MAX_REASONS)]
     recipe_key: Digest | None
-    recipe_status: str
-    refusal: str | None
-    refusal_detail: str
+    recipe_status: ShortText
+    refusal: ShortText | None
+    refusal_detail: LongText
     registered_sequence: Count
     shard_id: ShardId
     start: Integer | None
-    status: str
+    status: ShortText
 
     def __post_init__(self) -> None:
         _check_form(is_uuid(self.boot_id), "boot_id")
@@ -156,8 +172,7 @@ class ClaimAnswer(Struct, frozen=True, kw_only=True):
         _check_form(is_hex(self.host.id), "host")
         _check_form(is_key(self.node), "node")
         _check_form(is_shard_id(self.shard_id), "shard_id")
-        _check_form(is_hex(self.recipe_key or ""), "recipe_key")
-        _check_fingerprint(self.fingerprint)
+        _check_fingerprint(self.fingerprint, self.recipe_key)
 
 
 class NodeAnswer(Struct, frozen=True, kw_only=True):
@@ -170,13 +185,13 @@ class NodeAnswer(Struct, frozen=True, kw_only=True):
     """
 
     boot_id: Uuid | None
-    group: str
+    group: Text
     head_digest: Digest
     head_issuerseq: Count
-    label: str
+    label: Text
     may_speak: bool
     node: PublicKey
-    status: str
+    status: ShortText
     shards: tuple[ShardId, ...] = ()
     head_sequence: Count = 0
 
@@ -210,7 +225,7 @@ class PlannedHop(Struct, frozen=True, kw_only=True):
     boot_id: Uuid
     end: Integer
     endpoint: Endpoint
-    label: str
+    label: Text
     node: PublicKey
     shard_id: ShardId
     start: Integer
@@ -225,24 +240,37 @@ class PlannedHop(Struct, frozen=True, kw_only=True):
 class Obstacle(Struct, frozen=True):
     """What is in the way of a route: a code, and a text for people."""
 
-    code: str
-    detail: str
+    code: ShortText
+    detail: LongText
 
 
 class PlanAnswer(Struct, frozen=True, kw_only=True):
-    """A route (`hops`), or why there is none (`obstacles`). One of the two is empty."""
+    """A route (`hops`), or why there is none (`obstacles`). One of the two is empty.
 
-    fingerprint: Fingerprint | None
+    The hops of a route have all layers from 0 to `layer_count`, each from where the one before ends.
+    """
+
+    fingerprint: Fingerprint
     hops: tuple[PlannedHop, ...]
     layer_count: Integer
-    obstacles: tuple[Obstacle, ...]
+    obstacles: Annotated[tuple[Obstacle, ...], Meta(max_length=MAX_OBSTACLES)]
     purpose: Purpose
     recipe_key: Digest
 
     def __post_init__(self) -> None:
         _check_form(bool(self.hops) != bool(self.obstacles), "hops, obstacles")
-        _check_form(is_hex(self.recipe_key), "recipe_key")
-        _check_fingerprint(self.fingerprint)
+        _check_fingerprint(self.fingerprint, self.recipe_key)
+        if self.hops and not self._is_whole():
+            raise ValueError("hops: not all layers of the model, one hop after the other")
+
+    def _is_whole(self) -> bool:
+        hops = self.hops
+        return (
+            hops[0].start == 0
+            and hops[-1].end == self.layer_count
+            and all(hop.start < hop.end for hop in hops)
+            and all(one.end == other.start for one, other in pairwise(hops))
+        )
 
 
 class RecipeAnswer(Struct, frozen=True, kw_only=True):
@@ -253,12 +281,11 @@ class RecipeAnswer(Struct, frozen=True, kw_only=True):
     layer_count: Integer
     proven_seams: tuple[Integer, ...]
     recipe_key: Digest
-    status: str
-    why: str
+    status: ShortText
+    why: LongText
 
     def __post_init__(self) -> None:
-        _check_form(is_hex(self.recipe_key), "recipe_key")
-        _check_fingerprint(self.fingerprint)
+        _check_fingerprint(self.fingerprint, self.recipe_key)
 
 
 class ClockAnswer(Struct, frozen=True):
@@ -397,7 +424,7 @@ def decode_query(name: str, body: bytes) -> Query[Any] | QueryError:
     try:
         return _QUERY_DECODERS[name].decode(body or b"{}")
     except msgspec.MsgspecError as error:
-        return QueryError(BAD_QUERY, str(error))
+        return QueryError(BAD_QUERY, str(error)[:_QUOTED])  # it quotes what came
 
 
 def decode_reply(query: Query[AnswerType], body: bytes) -> Reply[AnswerType] | str:
@@ -412,4 +439,23 @@ def decode_reply(query: Query[AnswerType], body: bytes) -> Reply[AnswerType] | s
         return "it nests too deep"
     if (reply.answer is None) == (reply.error is None):
         return "expected either an answer or an error"
+    if reply.answer is not None and not _is_to(query, reply.answer):
+        return "it answers another question"
     return reply
+
+
+def _is_to(query: Query[Any], answer: Any) -> bool:
+    """Whether `answer` is one to this very query, and not to another of its kind."""
+    match query:
+        case ClaimQuery():
+            return (answer.node, answer.shard_id) == (query.node, query.shard_id)
+        case NodeQuery() | HeadQuery():
+            return bool(answer.node == query.node)
+        case PlanQuery() if answer.purpose != query.purpose:
+            return False
+        case PlanQuery() if {hop.node for hop in answer.hops}.intersection(query.exclude):
+            return False
+        case PlanQuery() | RecipeQuery():
+            return bool(answer.recipe_key.startswith(query.recipe))
+        case _:
+            return True

@@ -133,7 +133,7 @@ async def plan_route(
         )
     except QueryRefused as refusal:
         raise refused(refusal) from refusal
-    if not answer.hops or answer.fingerprint is None:
+    if not answer.hops:
         short = look.short(answer.recipe_key)
         listed = "".join(f"\n  {one.code}: {one.detail}" for one in answer.obstacles)
         raise CliError(f"no route to {purpose} {short}:{listed}", _why_not(answer, exclude))

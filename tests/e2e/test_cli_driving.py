@@ -18,6 +18,7 @@ from meshnet_cli import progress
 from meshnet_cli.commands.generate import _Shown
 from meshnet_cli.driving import Driven, _why_not
 from meshnet_cli.output import note
+from meshnet_events.facts import Fingerprint, recipe_key
 from meshnet_events.queries import Obstacle, PlanAnswer
 from meshnet_node.session.driver import RoutePlan
 from meshnet_node.session.failure import SessionFailed
@@ -26,6 +27,14 @@ from meshnet_proto import shard_runtime_pb2 as pb
 
 COMMANDS = (("generate", "a text"), ("node", "certify"))
 _PATIENCE_S = 30
+FINGERPRINT = Fingerprint(
+    catalogue_version="1",
+    model_artifact_digest="1" * 64,
+    recipe_id="r",
+    recipe_version="1",
+    runtime_recipe_digest="2" * 64,
+)
+KEY = recipe_key(FINGERPRINT.model_artifact_digest, FINGERPRINT.runtime_recipe_digest)
 NO_UTF_8 = os.fsdecode(b"a \xff")
 
 
@@ -74,17 +83,17 @@ def test_a_hop_that_the_route_does_not_have_is_nobodys(hop):
 
 def obstacles(*codes):
     return PlanAnswer(
-        fingerprint=None,
+        fingerprint=FINGERPRINT,
         hops=(),
         layer_count=6,
         obstacles=tuple(Obstacle(code, "…") for code in codes),
         purpose="certify",
-        recipe_key="ab" * 32,
+        recipe_key=KEY,
     )
 
 
 def test_a_command_that_says_more_is_offered_whole_and_only_where_it_can():
-    key = "ab" * 6
+    key = KEY[:12]
     assert _why_not(obstacles("range"), ("U2", "U1")) == (
         f"`meshnet route why-not {key} --purpose certify --exclude U1 --exclude U2` says more"
     )

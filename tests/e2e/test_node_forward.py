@@ -1,5 +1,6 @@
 """Real node processes, a real model, real forwards: what certifies a recipe and what does not."""
 
+import hashlib
 import signal
 
 import pytest
@@ -37,12 +38,17 @@ def generate(nodes, *, code=0):
     )  # fmt: skip
 
 
-def whole_model_says(nodes, count):
+def whole_model_says(nodes, count, prompt_ids=None):
     """The tokens of the whole model in this process, uncut."""
     from meshnet_node.backends.reference import ReferenceBackend
 
     shard = ReferenceBackend().load([nodes.model], start=0, end=6, device="cpu")
-    return [step.token for step in greedy(shard.open(0, 6), shard.encode(PROMPT), count)]
+    ids = shard.encode(PROMPT) if prompt_ids is None else prompt_ids
+    return [step.token for step in greedy(shard.open(0, 6), ids, count)]
+
+
+def digest_of(ids):
+    return hashlib.sha256(b"".join(one.to_bytes(4, "little") for one in ids)).hexdigest()
 
 
 def test_two_processes_certify_a_recipe_and_then_serve_what_the_whole_model_says(nodes):
@@ -56,6 +62,11 @@ def test_two_processes_certify_a_recipe_and_then_serve_what_the_whole_model_says
     labels = [one["label"] for one in said["participants"]]
     assert labels == [nodes.label("ada"), nodes.label("bob")]
     assert said["tokens_generated"] == 4
+    # what anybody who holds the whole model can check without trusting a node
+    prompt, tokens = said["prompt_ids"], said["token_ids"]
+    assert tokens == whole_model_says(nodes, 4, prompt)
+    assert digest_of(prompt + tokens[:-1]) == said["input_digest"]
+    assert digest_of(tokens) == said["output_digest"]
     assert nodes.recipe["status"] == "certified"
     assert generate(nodes).json["token_ids"] == whole_model_says(nodes, 8)
     kinds = [record["type"] for record in nodes.log()]

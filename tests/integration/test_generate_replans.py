@@ -9,7 +9,8 @@ import pytest
 from bus_kit import REALM, alongside
 from cli_kit import MESHNET, free_port
 from meshnet_bus.service import QueryService
-from meshnet_events.facts import Fingerprint
+from meshnet_cli.errors import FAILED, UNREACHABLE
+from meshnet_events.facts import Fingerprint, recipe_key
 from meshnet_events.keys import EventKey
 from meshnet_events.queries import PlanAnswer, PlannedHop, Reply
 
@@ -20,6 +21,7 @@ FINGERPRINT = Fingerprint(
     recipe_version="1",
     runtime_recipe_digest="2" * 64,
 )
+KEY = recipe_key(FINGERPRINT.model_artifact_digest, FINGERPRINT.runtime_recipe_digest)
 
 
 class Stubborn:
@@ -46,7 +48,7 @@ class Stubborn:
             layer_count=4,
             obstacles=(),
             purpose="serve",
-            recipe_key="3" * 64,
+            recipe_key=KEY,
         )
         return Reply(sequence=1, answer=answer)
 
@@ -63,21 +65,24 @@ async def generate(server):
     with anyio.fail_after(60):
         return await anyio.run_process(
             [
-                *(*MESHNET, "generate", "--recipe", "3" * 8, "hello"),
+                *(*MESHNET, "generate", "--recipe", KEY[:8], "hello"),
                 *("--realm", REALM, "--server", server.url),
             ],
             check=False,
         )
 
 
-@pytest.mark.parametrize(("different", "plans"), [(1, 2), (9, 3)])
+@pytest.mark.parametrize(
+    ("different", "plans", "code", "said"),
+    [(1, 2, UNREACHABLE, "it answers another question"), (9, 3, FAILED, "hop-lost")],
+)
 async def test_it_gives_up_when_a_tracker_names_the_same_node_again_or_too_many(
-    server, nc, realm, different, plans
+    server, nc, realm, different, plans, code, said
 ):
     keys = [EventKey(bytes([number] * 32)).public for number in range(different)]
     async with tracker(nc, keys) as stubborn:
         done = await generate(server)
-    assert done.returncode == 1, sys.stderr.write(done.stderr.decode())
+    assert done.returncode == code, sys.stderr.write(done.stderr.decode())
     assert len(stubborn.asked) == plans
     assert [len(query.exclude) for query in stubborn.asked] == list(range(plans))
-    assert "hop-lost" in done.stderr.decode()
+    assert said in done.stderr.decode()

@@ -66,7 +66,8 @@ async def test_a_protocol_that_differs_by_a_patch_is_refused_before_a_session():
         n1 = await lab_.start(0, 3, recipe=recipes[0])
         n2 = await lab_.start(3, LAYERS, recipe=recipes[1], listed=False)
         # a tracker that lags lists it under the recipe of before: so the two do meet
-        lab_.tracker.lists(n2, recipe_key=lab_.tracker.claims[n1.key.public, "main"].recipe_key)
+        believed = lab_.tracker.claims[n1.key.public, "main"].fingerprint
+        lab_.tracker.lists(n2, recipe_digest=believed.runtime_recipe_digest)
         with pytest.raises(SessionFailed):
             async with lab_.open(n1.hop(), n2.hop(), caller=lab_.caller(recipe=recipes[0])):
                 pass

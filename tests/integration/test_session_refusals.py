@@ -459,7 +459,7 @@ async def test_without_a_tracker_nothing_is_opened(trouble, code):
     [
         {"boot_id": a_uuid()},
         {"status": "withdrawn"},
-        {"recipe_key": "9" * 64},
+        {"recipe_digest": "9" * 64},
         {"start": 4},
         {"end": 5},
         {"start": None, "end": None},

@@ -6,11 +6,10 @@ import msgspec
 import pytest
 
 from meshnet_bus.client import Unreachable
-from meshnet_events.facts import recipe_key
 from meshnet_node.handshake import FIRST_RETRY_S
 from meshnet_node.session.failure import SessionFailed
 from meshnet_node.session.retry import try_again
-from session_kit import ARTIFACT, LAYERS, RECIPE, SHOOK_HANDS, lab, served, tokens_of
+from session_kit import LAYERS, RECIPE, SHOOK_HANDS, lab, served, tokens_of
 
 OTHER = msgspec.structs.replace(RECIPE, kv_layout="padded-584")
 
@@ -42,9 +41,8 @@ class Pair:
 
     def all_are_thought_to_run(self, recipe):
         tracker = self.lab.tracker
-        artifact, digest = ARTIFACT.model_artifact_digest, recipe.runtime_recipe_digest
         for part in (self.left, self.right):
-            tracker.lists(part, recipe_key=recipe_key(artifact, digest))
+            tracker.lists(part, recipe_digest=recipe.runtime_recipe_digest)
             tracker.nodes[part.key.public] = msgspec.structs.replace(
                 tracker.nodes[part.key.public], shards=("main",)
             )

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 
 from kit import LABELS, LAYERS, R, Scenario, boot_of, digest, fingerprint_of, identity_block
 from meshnet_events import queries
+from meshnet_events.facts import recipe_key
+from meshnet_events.keys import EventKey
 from meshnet_events.presence import Presence
 from meshnet_events.queries import (
     ANSWERS,
@@ -34,6 +36,7 @@ from meshnet_events.queries import (
     decode_query,
     decode_reply,
 )
+from meshnet_tracker.api import answers
 from meshnet_tracker.api.answers import answer_from
 from meshnet_tracker.presence import PresenceOverlay, boots_in
 from strategies import json_values
@@ -417,6 +420,11 @@ def test_a_message_that_is_no_object_is_no_answer(body):
         ("endpoint", "http://n1:1"),
         ("shard_id", "Main"),
         ("recipe_key", "X" * 64),
+        ("recipe_key", "3" * 64),
+        ("recipe_key", None),
+        ("status", "x" * 129),
+        ("reasons", ["dark"] * 33),
+        ("refusal_detail", "x" * 4_097),
         ("host", {"id": "X" * 64, "source": "machine-id"}),
         ("host", {"id": "a" * 64, "source": "elsewhere"}),
         ("start", "0"),
@@ -443,3 +451,103 @@ def test_a_route_is_either_hops_or_obstacles(tracker):
     for change in ({"hops": []}, {"obstacles": [{"code": "range", "detail": "x"}]}):
         body = json.dumps({"sequence": 1, "answer": {**answer, **change}}).encode()
         assert "hops, obstacles: not of its form" in decode_reply(query, body)
+
+
+def answered(query, answer, **change):
+    """What is read from `answer` with some members changed."""
+    told = {**json.loads(ENCODE(answer)), **change}
+    return decode_reply(query, json.dumps({"sequence": 1, "answer": told}).encode())
+
+
+def other_recipe():
+    """The members that name a recipe, of another one."""
+    fingerprint = identity_block(axes={"kv_dtype": "another"})["fingerprint"]
+    digests = (fingerprint["model_artifact_digest"], fingerprint["runtime_recipe_digest"])
+    return {"fingerprint": fingerprint, "recipe_key": recipe_key(*digests)}
+
+
+OTHER_NODE = EventKey(bytes(range(1, 33))).public
+
+
+@pytest.mark.parametrize(
+    ("ask", "change"),
+    [
+        (lambda node: ClaimQuery(node=node, shard_id="main"), {"node": OTHER_NODE}),
+        (lambda node: ClaimQuery(node=node, shard_id="main"), {"shard_id": "spare"}),
+        (lambda node: NodeQuery(node=node), {"node": OTHER_NODE}),
+        (lambda _: RecipeQuery(recipe=R.key), other_recipe()),
+        (lambda _: RecipeQuery(recipe=R.key[:8]), other_recipe()),
+        (lambda _: PlanQuery(recipe=R.key[:8], purpose="serve"), other_recipe()),
+        (lambda _: PlanQuery(recipe=R.key, purpose="serve"), {"purpose": "certify"}),
+    ],
+)
+def test_what_is_about_something_else_is_no_answer(tracker, ask, change):
+    query = ask(certified(tracker).public("n1"))
+    answer = tracker.ask(query)
+    assert answered(query, answer) == Reply(sequence=1, answer=answer)
+    assert answered(query, answer, **change) == "it answers another question"
+
+
+def test_the_head_of_another_node_is_no_answer():
+    body = msgspec.Raw(b"{}")
+    answer = HeadAnswer(body=body, head_sequence=3, node=KEY)
+    assert answered(HeadQuery(node=KEY), answer).answer.node == KEY
+    assert answered(HeadQuery(node=OTHER_NODE), answer) == "it answers another question"
+
+
+def test_a_route_over_a_node_that_was_to_be_left_out_is_no_answer(tracker):
+    lab = certified(tracker)
+    answer = tracker.ask(PlanQuery(recipe=R.key, purpose="serve"))
+    without = PlanQuery(recipe=R.key, purpose="serve", exclude=(lab.public("n2"),))
+    assert answered(without, answer) == "it answers another question"
+
+
+@pytest.mark.parametrize(
+    "query", [RecipeQuery(recipe=R.key), PlanQuery(recipe=R.key, purpose="serve")]
+)
+def test_a_fingerprint_that_has_another_recipe_key_is_no_answer(tracker, query):
+    certified(tracker)
+    answer = tracker.ask(query)
+    other = other_recipe()["fingerprint"]
+    assert "does not follow" in answered(query, answer, fingerprint=other)
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        ((1, 14), (14, LAYERS)),
+        ((0, 14), (14, LAYERS - 1)),
+        ((0, 14), (14, LAYERS + 1)),
+        ((0, 13), (14, LAYERS)),
+        ((0, 15), (14, LAYERS)),
+        ((0, LAYERS), (LAYERS, LAYERS)),
+        ((0, LAYERS + 5), (LAYERS + 5, LAYERS)),
+        ((-4, 14), (14, LAYERS)),
+        ((0, 2**53 - 1), (2**53 - 1, LAYERS)),
+    ],
+)
+def test_a_route_that_has_not_every_layer_once_is_no_answer(tracker, layers):
+    certified(tracker)
+    query = PlanQuery(recipe=R.key, purpose="serve")
+    answer = tracker.ask(query)
+    hops = json.loads(ENCODE(answer.hops))
+    assert len(hops) == len(layers)
+    for hop, (start, end) in zip(hops, layers, strict=True):
+        hop.update(start=start, end=end)
+    assert "not all layers of the model" in answered(query, answer, hops=hops)
+
+
+def test_what_a_tracker_lists_at_length_is_cut_and_not_refused(tracker):
+    """Gaps, silent claims and reasons of a realm with many shards still make an answer."""
+    lab = tracker.lab
+    for index in range(120):
+        lab.register(f"n{index}@h{index}[{7 * index % 28},{7 * index % 28 + 1})")
+    answer = tracker.ask(PlanQuery(recipe=R.key, purpose="certify"), presence=True)
+    assert {one.code for one in answer.obstacles} >= {"range"}
+    assert answers._told("x" * 5_000) == "x" * 4_095 + "…"
+
+
+def test_a_query_that_is_none_is_quoted_to_no_great_length():
+    long = decode_query("node", b'{"%s":1}' % (b"x" * 9_000))
+    assert len(long.detail) <= 1_024
+    assert decode_reply(NodeQuery(node=KEY), ENCODE(Reply(sequence=0, error=long))).error == long

@@ -52,8 +52,21 @@ class Participant(Struct, frozen=True):
     detail: str
 
 
+class Forward(Struct, frozen=True):
+    """A forward that ran to its end: the token ids that went in and came out, and the words on it."""
+
+    prompt_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    words: "Certification"
+    duration_ms: int
+
+
 class Certified(Struct, frozen=True):
-    """What came of a certifying forward: who attested, and what the recipe is now."""
+    """What came of a certifying forward: who attested, and what the recipe is now.
+
+    Whoever holds the whole model can compute `token_ids` from `prompt_ids`, and `input_digest` and
+    `output_digest` from both (`docs/reference/session.md`).
+    """
 
     recipe_key: str
     recipe_status: str
@@ -63,6 +76,8 @@ class Certified(Struct, frozen=True):
     duration_ms: int
     input_digest: str
     output_digest: str
+    prompt_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
     seams: tuple[str, ...]
     participants: tuple[Participant, ...]
 
@@ -108,7 +123,7 @@ def certify(
     key = read_node_key(settings.node_at(directory))
     certificates = read_tls(tls)
 
-    async def run() -> tuple[Driven, "Certification", RecipeAnswer, int]:
+    async def run() -> tuple[Driven, Forward, RecipeAnswer]:
         async with asking(settings) as asker:
             driven = await plan_route(
                 asker,
@@ -120,15 +135,13 @@ def certify(
                 tls=certificates,
             )
             note(_route_text(driven))
-            started = time.monotonic_ns()
             done = await _forward(driven, tokens, prompt)
-            duration_ms = (time.monotonic_ns() - started) // 1_000_000
-            return driven, done, await _status_after(asker, driven, done), duration_ms
+            return driven, done, await _status_after(asker, driven, done.words)
 
-    driven, done, after, duration_ms = anyio.run(run)
-    document = _document(driven, done, after, duration_ms)
+    driven, done, after = anyio.run(run)
+    document = _document(driven, done, after)
     answer(output, document, lambda screen: _show(screen, document))
-    return OK if after.status == "certified" and done.is_complete else FAILED
+    return OK if after.status == "certified" and done.words.is_complete else FAILED
 
 
 def _check_key(text: str) -> None:
@@ -148,19 +161,21 @@ def _route_text(driven: Driven) -> str:
     return f"route: {' → '.join(hops)}"
 
 
-async def _forward(driven: Driven, tokens: int, prompt: str | None) -> "Certification":
+async def _forward(driven: Driven, tokens: int, prompt: str | None) -> Forward:
     from meshnet_node.session.driver import Inconsistent, open_route
     from meshnet_node.session.failure import SessionFailed
 
+    started, out = time.monotonic_ns(), []
     try:
         async with open_route(driven.caller, driven.plan) as route:
             ids = await route.encode(prompt) if prompt is not None else _challenge(route)
             with progress("generating", "tokens") as meter:
-                count = 0
-                async for _token in route.generate(ids, max_tokens=tokens, stop_at_end=False):
-                    count += 1
-                    meter(count, tokens)
-            return await route.certify(completed_at_ms=time.time_ns() // 1_000_000)
+                async for token in route.generate(ids, max_tokens=tokens, stop_at_end=False):
+                    out.append(token.id)
+                    meter(len(out), tokens)
+            words = await route.certify(completed_at_ms=time.time_ns() // 1_000_000)
+            duration_ms = (time.monotonic_ns() - started) // 1_000_000
+            return Forward(tuple(ids), tuple(out), words, duration_ms)
     except SessionFailed as failure:
         raise driven.explain(failure) from failure
     except Inconsistent as error:
@@ -192,19 +207,19 @@ async def _status_after(asker: "Asker", driven: Driven, done: "Certification") -
         ) from error
 
 
-def _document(
-    driven: Driven, done: "Certification", after: RecipeAnswer, duration_ms: int
-) -> Certified:
-    evidence = done.evidence
+def _document(driven: Driven, done: Forward, after: RecipeAnswer) -> Certified:
+    evidence = done.words.evidence
     return Certified(
         recipe_key=driven.answer.recipe_key,
         recipe_status=after.status,
         why=after.why,
         route_session_id=evidence.route_session_id,
         tokens_generated=evidence.tokens_generated,
-        duration_ms=duration_ms,
+        duration_ms=done.duration_ms,
         input_digest=evidence.input_digest,
         output_digest=evidence.output_digest,
+        prompt_ids=done.prompt_ids,
+        token_ids=done.token_ids,
         seams=evidence.seams,
         participants=tuple(
             Participant(
@@ -217,7 +232,7 @@ def _document(
                 sequence=one.sequence,
                 detail=one.detail,
             )
-            for one in done.attestations
+            for one in done.words.attestations
         ),
     )
 

@@ -132,8 +132,7 @@ async def _generate(
                 return await _over(driven, prompt, tokens, shown)
             except SessionFailed as failure:
                 lost = driven.node_at(failure.hop)
-                # a tracker that names again what it was asked to leave out would have us go on for ever
-                is_last = len(left_out) == _MOST_LEFT_OUT or lost in left_out
+                is_last = len(left_out) == _MOST_LEFT_OUT
                 if shown.text or is_last or not failure.retryable or lost is None:
                     raise driven.explain(failure) from failure
                 left_out.add(lost)

@@ -19,6 +19,8 @@ from msgspec import Struct
 from meshnet_events.facts import Fingerprint
 from meshnet_events.queries import (
     AMBIGUOUS,
+    MAX_LONG_TEXT,
+    MAX_OBSTACLES,
     MAX_SHARDS,
     NOT_FOUND,
     Answer,
@@ -95,7 +97,7 @@ def _claim(state: State, query: ClaimQuery, liveness: Liveness | None) -> ClaimA
         recipe_key=claim.recipe_key,
         recipe_status=recipe.status if recipe else "unknown",
         refusal=claim.refusal,
-        refusal_detail=claim.refusal_detail,
+        refusal_detail=_told(claim.refusal_detail),
         registered_sequence=claim.sequence,
         shard_id=claim.shard_id,
         start=identity.shard_start if identity else None,
@@ -139,9 +141,9 @@ def _plan(state: State, query: PlanQuery, liveness: Liveness | None) -> PlanAnsw
     obstacles: tuple[Obstacle, ...] = ()
     if isinstance(found, NoRoute):
         obstacles = (
-            *(Obstacle(one.code, one.detail) for one in found.obstacles),
+            *(Obstacle(one.code, _told(one.detail)) for one in found.obstacles),
             *_silent(state, recipe.recipe_key, liveness),
-        )
+        )[:MAX_OBSTACLES]
     else:
         hops = tuple(_hop(state, hop) for hop in found.hops)
     return PlanAnswer(
@@ -201,8 +203,13 @@ def _recipe(
         proven_seams=recipe.proven_seams,
         recipe_key=recipe.recipe_key,
         status=recipe.status,
-        why=why_recipe(state, recipe.recipe_key, liveness),
+        why=_told(why_recipe(state, recipe.recipe_key, liveness)),
     )
+
+
+def _told(text: str) -> str:
+    """A text for people, cut where it names more than an answer may hold."""
+    return text if len(text) <= MAX_LONG_TEXT else f"{text[: MAX_LONG_TEXT - 1]}…"
 
 
 def _find(state: State, prefix: str) -> Recipe | QueryError:
