@@ -100,7 +100,6 @@ RecipePrefix = Annotated[
     ),
 ]
 _RECIPE = re.compile(RECIPE_PATTERN)
-_QUOTED = 1_024
 
 
 def _check_key(text: str) -> None:
@@ -135,7 +134,7 @@ class QueryError(Struct, frozen=True):
     """Why there is no answer: a key of `QUERY_ERRORS`, and a text for people."""
 
     code: ShortText
-    detail: Text
+    detail: LongText
 
 
 class ClaimAnswer(Struct, frozen=True, kw_only=True):
@@ -424,7 +423,7 @@ def decode_query(name: str, body: bytes) -> Query[Any] | QueryError:
     try:
         return _QUERY_DECODERS[name].decode(body or b"{}")
     except msgspec.MsgspecError as error:
-        return QueryError(BAD_QUERY, str(error)[:_QUOTED])  # it quotes what came
+        return QueryError(BAD_QUERY, str(error)[:MAX_LONG_TEXT])  # it quotes what came
 
 
 def decode_reply(query: Query[AnswerType], body: bytes) -> Reply[AnswerType] | str:
@@ -434,7 +433,7 @@ def decode_reply(query: Query[AnswerType], body: bytes) -> Reply[AnswerType] | s
     try:
         reply: Reply[AnswerType] = _REPLY_DECODERS[type(query)].decode(body)
     except msgspec.MsgspecError as error:
-        return str(error)
+        return str(error)[:MAX_LONG_TEXT]
     except RecursionError:
         return "it nests too deep"
     if (reply.answer is None) == (reply.error is None):

@@ -549,5 +549,7 @@ def test_what_a_tracker_lists_at_length_is_cut_and_not_refused(tracker):
 
 def test_a_query_that_is_none_is_quoted_to_no_great_length():
     long = decode_query("node", b'{"%s":1}' % (b"x" * 9_000))
-    assert len(long.detail) <= 1_024
+    assert len(long.detail) == 4_096
     assert decode_reply(NodeQuery(node=KEY), ENCODE(Reply(sequence=0, error=long))).error == long
+    reply = b'{"sequence":1,"answer":{"purpose":"%s"}}' % (b"x" * 9_000)
+    assert len(decode_reply(PlanQuery(recipe=R.key, purpose="serve"), reply)) <= 4_096
