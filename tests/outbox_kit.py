@@ -4,6 +4,7 @@ Facts here are enrolments by an operator whose chain begins the realm: each is a
 tells which were and how often.
 """
 
+import shutil
 import sys
 from contextlib import asynccontextmanager
 from itertools import count
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import anyio
 
-from bus_kit import ISSUER, REALM, alongside, client_at
+from bus_kit import ISSUER, REALM, alongside, client_at, withdrawn
 from meshnet_bus.api import StreamApi
 from meshnet_bus.client import closing
 from meshnet_bus.outbox import Outbox
@@ -52,6 +53,43 @@ async def drain(path, nc, **options):
     async with running(path, nc, **options) as outbox:
         with anyio.fail_after(20):
             await outbox.drained()
+
+
+def opened(path, nc, **options):
+    """An outbox that nobody runs."""
+    return Outbox.open(path, nc, REALM, ISSUER, **options)
+
+
+async def hand_all(outbox, *names):
+    """Hand a fact for each name, its reason."""
+    return [await outbox.hand(withdrawn(name)) for name in names]
+
+
+async def keep_pending(path, nc, *names):
+    """Hand events that nobody sends."""
+    async with opened(path, nc) as outbox:
+        await hand_all(outbox, *names)
+
+
+async def store(path, nc, *names):
+    """Hand facts and have them stored."""
+    async with running(path, nc) as outbox:
+        await hand_all(outbox, *names)
+        with anyio.fail_after(10):
+            await outbox.drained()
+
+
+async def copy_store(server, to):
+    """Copy what the server keeps, as it is now."""
+    await server.stop()
+    shutil.copytree(server.directory / "jetstream", to)
+    await server.start()
+
+
+def restore_store(server, copy):
+    """Put an older copy in the place of what a stopped server keeps."""
+    shutil.rmtree(server.directory / "jetstream")
+    shutil.copytree(copy, server.directory / "jetstream")
 
 
 async def records(nc):

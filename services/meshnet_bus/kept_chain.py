@@ -7,7 +7,14 @@ The own last record of the stream is looked at, `place` judges what it shows, an
     FORKED     another process has this key: `KeyInUse`
     GAP        a tracker is asked for the place; without one it is `PlaceLost`
 
-A record that is no event of ours shows nothing: then a tracker's word stands, or the file's own.
+Where it lies behind what was acknowledged, either the realm lost its tail or an old event of ours was
+stored again. The stream itself tells which: as long as its leader has the last event acknowledged at
+the sequence where that was stored, nothing before it is lost and nothing is sent again. A tracker could
+not tell, for it may still hold what the stream lost. Where that record is not to be had, sending again
+is the harmless mistake. (It is read as `root` reads record 1, so it takes no further grant.)
+
+A record that is no event of ours shows nothing: then a tracker's word stands. Without one the file's
+own does, under the same condition.
 
 Where events were stored is written to the file many at a time: a crash before that loses only what
 looking at the stream tells again.
@@ -25,7 +32,7 @@ import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
-from meshnet_bus.api import StreamApi
+from meshnet_bus.api import ApiError, StreamApi
 from meshnet_bus.backoff import Backoff
 from meshnet_bus.client import Unreachable
 from meshnet_bus.outbox_file import Acknowledged, OutboxError, OutboxFile, corrupted
@@ -82,6 +89,7 @@ class KeptChain:
         self._chance = chance
         self._newest: deque[SignedEvent] = deque(maxlen=_REMEMBERED)
         self._unwritten: dict[int, Acknowledged] = {}
+        self._told_copy = 0  # the sequence of the last copy that was logged
         self._of_earlier_processes = 0 if standing is None else standing.tip.issuerseq
         self._moving = anyio.Lock()  # whoever moves the tip, or judges by it
 
@@ -118,6 +126,13 @@ class KeptChain:
                         f"the outbox {self.path} is new, and where the chain of {self._own.issuer} "
                         f"stands must first be read from the stream: {error}"
                     ) from error
+                if origin.issuerseq:
+                    told = (
+                        "the outbox %s is new or was emptied, and %s published before: its chain goes "
+                        "on with event %d. What another outbox of this key had not sent, if there was "
+                        "one, is lost"
+                    )
+                    _log.warning(told, self.path, self._own.issuer, origin.issuerseq + 1)
                 await self._begin_at(origin)
                 self.has_looked = True
 
@@ -196,7 +211,9 @@ class KeptChain:
         `Unreachable`, `KeyInUse` and `PlaceLost`.
         """
         await self.begin()
-        await self._reconcile(await self._furthest(expected))
+        shown = await self._furthest(expected)
+        if not await self._is_copy(shown):
+            await self._reconcile(shown)
         self.has_looked = True
 
     async def _furthest(self, expected: int) -> _Shown:
@@ -216,14 +233,57 @@ class KeptChain:
                 break
         return furthest
 
+    async def _is_copy(self, shown: _Shown) -> bool:
+        """Whether what is shown lies behind our place, and the stream has lost nothing for all that."""
+        place = shown.place
+        if place is None or place.issuerseq >= self.known.stored.issuerseq:
+            return False
+        if await self._file.digest_at(place.issuerseq) not in (place.digest, None):
+            return False  # a fork, and no copy
+        still = await self._still_stored()
+        if still is None:
+            return False
+        if still < shown.sequence != self._told_copy:  # before `still`, the answer is only stale
+            self._told_copy = shown.sequence
+            told = (
+                "sequence %d holds event %d of %s once more: sent late, or stored by someone else"
+            )
+            _log.warning(told, shown.sequence, place.issuerseq, self._own.issuer)
+        return True
+
+    async def _still_stored(self) -> int | None:
+        """Where the stream still has the last event acknowledged; None if that cannot be seen.
+
+        Raises `Unreachable` when the connection was lost meanwhile, and it must be asked again.
+        """
+        stored, nc = self.known.stored, self._api.nc
+        outages = nc.outages
+        noted = await self.acknowledged(stored.issuerseq)
+        if noted is None:
+            return None
+        try:
+            record = await self._api.leader_record(noted.sequence)
+        except ApiError:
+            return None
+        except Unreachable:  # what a read that is not granted looks like, too
+            if outages != nc.outages or not nc.is_connected:
+                raise
+            return None
+        # under another subject anyone may store a copy at the sequence where a lost event was
+        if record is None or record.subject != self._own.subject:
+            return None
+        return noted.sequence if self._own.place_of(record.body) == stored else None
+
     async def _reconcile(self, shown: _Shown) -> None:
         place, verdict = shown.place, Verdict.GAP
         where = f"sequence {shown.sequence} holds"
+        if place is None and self._ask_head is None:
+            _log.warning("the last record of %s is no event of that key", self._own.issuer)
+            if await self._still_stored() is not None:
+                return
+            place = self.known.origin
         if place is not None:
             verdict = await self._judge(place, shown.sequence)
-        elif self._ask_head is None:
-            _log.warning("the last record of %s is no event of that key", self._own.issuer)
-            return
         if verdict is Verdict.GAP and self._ask_head is not None:
             body = await self._ask_head(shown.sequence)
             tip = self.known.tip.issuerseq

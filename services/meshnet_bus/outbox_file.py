@@ -12,6 +12,7 @@ Acknowledged events are a prefix of `events`, and are pruned from the front.
   or the process is gone, however it ends.
 - Mode 0600. It holds no secret, and yet whoever can write here chooses what is sent.
 - A transaction either happens or leaves nothing behind; a disk that is full is `OutboxFull`.
+- A file of no bytes is what a crash before the first commit leaves: it is begun like a new one.
 
 Whether a piece is the right one is not asked here: `place` judges, `outbox` acts.
 """

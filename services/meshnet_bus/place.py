@@ -20,7 +20,7 @@ What an outbox holds is a piece of the chain without gaps (`Standing`):
 | ahead of the tip | any other case | `FORKED` |
 
 `HELD` is also the verdict when the stream lost what it had acknowledged: it goes back, and the bytes
-kept are sent again.
+kept are sent again. An old event of ours that was stored again is not judged: `kept_chain` knows it.
 
 A place that neither the stream nor a tracker shows is lost (`PlaceLost`), and an operator gives
 another: a `node.enrolled` with `chain_from` lets the chain start anew behind that event. The node

@@ -27,7 +27,20 @@ from meshnet_bus.stream import stream_config
 from meshnet_events.envelope import ChainHead, sign_event
 from meshnet_events.facts import NodeEnrolled
 from meshnet_events.keys import EventKey
-from outbox_kit import bodies, drain, folded, reasons, records, running
+from outbox_kit import (
+    bodies,
+    copy_store,
+    drain,
+    folded,
+    hand_all,
+    keep_pending,
+    opened,
+    reasons,
+    records,
+    restore_store,
+    running,
+    store,
+)
 
 TESTS = Path(outbox_kit.__file__).parent
 OPERATOR = EventKey(bytes(31) + b"o")
@@ -42,27 +55,6 @@ def path(tmp_path):
 def looking(monkeypatch):
     """Look at the stream before every event, as after a second of silence."""
     monkeypatch.setattr(outbox_module, "_TRUST_ACK_FOR_S", 0.0)
-
-
-def opened(path, nc, **options):
-    return Outbox.open(path, nc, REALM, ISSUER, **options)
-
-
-async def hand_all(outbox, *names):
-    return [await outbox.hand(withdrawn(name)) for name in names]
-
-
-async def keep_pending(path, nc, *names):
-    """Hand events that nobody sends."""
-    async with opened(path, nc) as outbox:
-        await hand_all(outbox, *names)
-
-
-async def store(path, nc, *names):
-    async with running(path, nc) as outbox:
-        await hand_all(outbox, *names)
-        with anyio.fail_after(10):
-            await outbox.drained()
 
 
 async def fails_with(error, outbox, **match):
@@ -85,17 +77,6 @@ def kill(process):
     told = process.stdout.read().decode().rpartition("\n")[0].splitlines()
     process.stdout.close()
     return told
-
-
-async def copy_store(server, to):
-    await server.stop()
-    shutil.copytree(server.directory / "jetstream", to)
-    await server.start()
-
-
-def restore_store(server, copy):
-    shutil.rmtree(server.directory / "jetstream")
-    shutil.copytree(copy, server.directory / "jetstream")
 
 
 # --- handing and storing
