@@ -60,7 +60,8 @@ def write_model(
     """Write a llama model and return its file, or its parts in order.
 
     `layers` counts the stack; `nextn_layers` more blocks follow it. `integers` and `texts` add or
-    replace keys. `parts_of_tensors` above 0 splits after that many tensors.
+    replace keys. `parts_of_tensors` above 0 splits after that many tensors. Without some tensors, or
+    with `extra_tensors`, the others are as they are in the whole model of that seed.
     """
     writer = GGUFWriter(path, "llama", split_max_tensors=parts_of_tensors)
     if alignment is not None:
@@ -131,9 +132,9 @@ def _add_tensors(
     ]
     random = np.random.default_rng(seed)
     for name, rows, columns, kind in tensors:
+        shape = (columns,) if rows is None else (rows, columns)
+        weights = random.standard_normal(shape).astype(np.float32)
         if name not in without:
-            shape = (columns,) if rows is None else (rows, columns)
-            weights = random.standard_normal(shape).astype(np.float32)
             writer.add_tensor(name, quants.quantize(weights, kind), raw_dtype=kind)
 
 

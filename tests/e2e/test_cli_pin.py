@@ -2,9 +2,15 @@
 
 import hashlib
 
+import msgspec
 import pytest
 
-from meshnet_node.targets import read_locked_target
+from meshnet_node.targets import (
+    FORWARD_AXES,
+    RecordedForward,
+    read_locked_target,
+    write_locked_target,
+)
 
 
 @pytest.fixture
@@ -76,6 +82,32 @@ def test_a_target_of_a_new_name_is_made_and_locks_from_then_on(meshnet, model):
     assert again["artifact"]["artifact_id"] == "acme/tiny"
     other = meshnet("node", "pin", model, "--artifact-id", "acme/other", *lock, code=1)
     assert "acme/tiny" in other.err
+
+
+def test_a_target_locks_the_tensors_and_keeps_what_is_recorded_of_the_same_files(meshnet, model):
+    lock = ("--target", "mine", "--revision", "a" * 40, "--artifact-id", "acme/tiny")
+    meshnet("node", "pin", model, *lock)
+    (made,) = meshnet.home.rglob("mine.json")
+    target = read_locked_target(made)
+    assert target.tensors.keys() == {
+        *("token_embd.weight", "rope_freqs.weight", "output_norm.weight", "output.weight"),
+        *("blk.0", "blk.1"),
+    }
+    axes = dict.fromkeys(FORWARD_AXES, "float32")
+    recorded = RecordedForward("meshnet.doctor-challenge.v1", axes, "ab" * 32)
+    write_locked_target(made, msgspec.structs.replace(target, tensors={}, forward=recorded))
+    meshnet("node", "pin", model, *lock)
+    assert read_locked_target(made) == msgspec.structs.replace(target, forward=recorded)
+
+    meshnet("node", "pin", model, "--layers", "0:1", "--output", "cut.gguf")
+    refused = meshnet("node", "pin", "cut.gguf", *lock, code=1).err
+    assert "meshnet node doctor CUT --target" in refused.replace("\n", " ")
+
+    from gguf_files import write_model
+
+    (other,) = write_model(meshnet.home / "other.gguf", seed=2)
+    meshnet("node", "pin", other, *lock)
+    assert read_locked_target(made).forward is None
 
 
 def test_a_target_whose_name_is_a_path_is_refused(meshnet, model):

@@ -4,10 +4,12 @@ from importlib import import_module
 
 import msgspec
 import pytest
+from gguf import GGUFReader
 
 from meshnet_node import targets
 from meshnet_node.doctor import ShardQuestion, examine_shard
 from meshnet_node.doctor.declare import observed_recipe
+from meshnet_node.pin import cut
 from meshnet_node.recipe_manifest import write_manifest
 from meshnet_node.targets import load_locked_target, write_locked_target
 
@@ -51,3 +53,33 @@ def test_gemma_puts_out_what_its_target_records_and_anything_else_fails(
     failing = examine_shard(question)
     assert failing.verdict.startswith("failed: forward")
     assert failing.report.status == "failed"
+
+
+@pytest.mark.parametrize("layers", [(0, 9), (9, 18)])
+def test_a_half_of_gemma_is_of_the_shipped_target_until_a_byte_of_it_is_another(
+    gemma, tmp_path, monkeypatch, layers
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    half = tmp_path / "half.gguf"
+    cut([gemma], layers=layers, destination=half)
+    manifest = tmp_path / "recipes.toml"
+    write_manifest(manifest, [observed_recipe([half], "reference-numpy", labels=("g", "1", "1"))])
+    question = ShardQuestion(files=(half,), manifest=manifest, target=TARGET)
+
+    sound = examine_shard(question)
+    name = f"blk.{layers[1] - 1}"
+    (where,) = [t for t in GGUFReader(half).tensors if t.name == f"{name}.attn_norm.weight"]
+    with half.open("r+b") as file:
+        file.seek(int(where.data_offset))
+        byte = file.read(1)[0]
+        file.seek(int(where.data_offset))
+        file.write(bytes([byte ^ 1]))
+    corrupted = examine_shard(question)
+
+    assert sound.passed, sound.findings
+    assert sound.findings[0].found.endswith(f", as target {TARGET} says")
+    assert corrupted.verdict.startswith("failed: files")
+    assert f"{name}: found " in corrupted.findings[0].found
+    assert load_locked_target(TARGET).tensors[name] in corrupted.findings[0].found
+    half.unlink()

@@ -1,6 +1,7 @@
 """Pinning and cutting a real model: Gemma 3 270M, 18 layers, five tensor types, tied embeddings."""
 
 import hashlib
+import struct
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
@@ -63,11 +64,26 @@ def test_the_shipped_target_is_what_the_real_file_pins_to(gemma):
         [gemma],
         artifact_id=shipped.artifact.artifact_id,
         revision=f"sha256:{shipped.artifact.content_digest}",
+        tensors=True,
     )
 
     # what a forward puts out is no matter of pinning: test_doctor_gemma computes it
     locked = pinned.lock(pinned.target_facts(TARGET))
     assert locked == msgspec.structs.replace(shipped, forward=None)
+
+
+def test_the_tensors_of_the_shipped_target_are_those_of_the_gguf_packages_own_reader(gemma):
+    shipped = read_locked_target(Path(targets.__file__).with_name(f"{TARGET}.json"))
+
+    of_block_17 = hashlib.sha256()
+    for name, (kind, sizes, data) in sorted(read(gemma, "blk.17.").items()):
+        of_block_17.update(struct.pack("<I", len(name)) + name.encode())
+        of_block_17.update(struct.pack(f"<II{len(sizes)}Q", kind, len(sizes), *sizes))
+        of_block_17.update(struct.pack("<Q", len(data)) + data)
+
+    assert shipped.tensors["blk.17"] == of_block_17.hexdigest()
+    outside = {"token_embd.weight", "output_norm.weight"}
+    assert shipped.tensors.keys() == outside | {f"blk.{index}" for index in range(18)}
 
 
 def test_two_halves_of_gemma_are_derivatives_of_one_artifact(gemma, tmp_path):
@@ -98,10 +114,15 @@ def test_two_halves_of_gemma_are_derivatives_of_one_artifact(gemma, tmp_path):
 def tensors(path):
     """Every tensor by the gguf package's own reader: type, shape, SHA-256 of its bytes."""
     return {
-        tensor.name: (
-            tensor.tensor_type,
-            tensor.shape.tolist(),
-            hashlib.sha256(tensor.data.tobytes()).hexdigest(),
-        )
+        name: (kind, sizes, hashlib.sha256(data).hexdigest())
+        for name, (kind, sizes, data) in read(path).items()
+    }
+
+
+def read(path, prefix=""):
+    """The tensors whose names begin so, by the gguf package's own reader: type, shape, bytes."""
+    return {
+        tensor.name: (tensor.tensor_type, tensor.shape.tolist(), tensor.data.tobytes())
         for tensor in GGUFReader(path).tensors
+        if tensor.name.startswith(prefix)
     }

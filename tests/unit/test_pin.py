@@ -20,7 +20,7 @@ from gguf_files import (
     text,
     write_model,
 )
-from meshnet_node.pin import PinError, gguf_file, identity, pin
+from meshnet_node.pin import PinError, gguf_file, identity, pin, tensors
 from meshnet_node.pin.digest import cache_path
 from meshnet_node.recipe_identity import (
     RuntimeRecipe,
@@ -62,6 +62,15 @@ def pinned_bytes(tmp_path, data, name="raw.gguf"):
 def make_old(path):
     """A file written just now is not remembered; give it an age."""
     os.utime(path, ns=(0, time.time_ns() - 10_000_000_000))
+
+
+def flip_last_byte(path):
+    """Alter a file in place and put its mtime back."""
+    stamp = path.stat()
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
 
 
 def reader_digest(path, wanted):
@@ -457,6 +466,104 @@ def test_a_part_that_contradicts_a_key_of_the_first_is_refused(parts):
         pin(parts)
 
 
+# Digests of tensors
+
+
+def reader_groups(path):
+    """The digests of groups again, through the gguf package's own reader."""
+    groups = {}
+    for held in GGUFReader(path).tensors:
+        block = held.name.split(".")[:2]
+        group = ".".join(block) if block[0] == "blk" else held.name
+        groups.setdefault(group, []).append(held)
+    digests = {}
+    for group, members in groups.items():
+        digest = hashlib.sha256()
+        for held in sorted(members, key=lambda each: each.name.encode()):
+            name, sizes, data = held.name.encode(), held.shape.tolist(), held.data.tobytes()
+            digest.update(struct.pack("<I", len(name)) + name)
+            digest.update(struct.pack(f"<II{len(sizes)}Q", held.tensor_type, len(sizes), *sizes))
+            digest.update(struct.pack("<Q", len(data)) + data)
+        digests[group] = digest.hexdigest()
+    return digests
+
+
+def test_digests_of_tensors_are_those_of_the_worked_example(tmp_path):
+    example = (
+        "13000000 626c6b2e302e6174746e5f6b2e776569676874"
+        "01000000 02000000 0200000000000000 0100000000000000 0400000000000000 003c00bc"
+        "16000000 626c6b2e302e6174746e5f6e6f726d2e776569676874"
+        "00000000 01000000 0200000000000000 0800000000000000 0000803f00000040"
+    )
+    expected = hashlib.sha256(bytes.fromhex(example)).hexdigest()
+    norm = tensor("blk.0.attn_norm.weight", (2,))
+    k = tensor("blk.0.attn_k.weight", (2, 1), kind=1, offset=32)
+    data = struct.pack("<2f24x2e28x", 1, 2, 1, -1)
+    path = tmp_path / "example.gguf"
+    path.write_bytes(raw_gguf(SOUND_KEYS, [norm, k], data=data))
+
+    assert pin([path], tensors=True).tensors == {"blk.0": expected}
+    assert expected in tensors.__doc__
+
+
+@pytest.mark.parametrize("parts_of_tensors", [0, 4])
+def test_digests_of_tensors_equal_those_made_by_the_gguf_packages_own_reader(
+    tmp_path, model, parts_of_tensors
+):
+    files = write_model(tmp_path / "again.gguf", parts_of_tensors=parts_of_tensors)
+
+    assert pin(files, tensors=True).tensors == reader_groups(model)
+    assert pin(files).tensors == {}
+
+
+def test_next_token_layers_have_no_digest(tmp_path, model):
+    with_nextn = write_model(tmp_path / "mtp.gguf", nextn_layers=1)
+
+    assert pin(with_nextn, tensors=True).tensors.keys() == reader_groups(model).keys()
+
+
+def test_known_digests_of_tensors_are_not_made_again_unless_asked_to(model, cache_folder):
+    make_old(model)
+    pin([model])
+    digests = pin([model], tensors=True).tensors
+    remembered = cache_folder.read_text()
+    cache_folder.write_text(remembered.replace(digests["blk.1"], "0" * 64))
+    steps = []
+
+    again = pin([model], tensors=True, progress=lambda *step: steps.append(step)).tensors
+    assert again == {**digests, "blk.1": "0" * 64}
+    assert len(steps) == 2
+    assert steps[-1][0] == steps[-1][1]
+    assert pin([model], tensors=True, cache=False).tensors == digests
+    flip_last_byte(model)
+    assert pin([model], tensors=True).tensors == reader_groups(model) != digests
+    flip_last_byte(model)
+    model.touch()  # written a moment ago: what is remembered is still of the bytes before
+    assert pin([model], tensors=True).tensors == digests
+
+
+def test_a_file_that_changes_while_its_tensors_are_digested_is_refused(model):
+    size = model.stat().st_size
+
+    def write_to_it(done, total):
+        if done > size:
+            os.utime(model, ns=(0, 0))
+
+    with pytest.raises(PinError, match="changed while it was read"):
+        pin([model], tensors=True, progress=write_to_it)
+
+
+def test_progress_covers_the_tensors_digested(parts):
+    steps = []
+
+    pin(parts, tensors=True, progress=lambda *step: steps.append(step))
+
+    read = sum(held.n_bytes for part in parts for held in GGUFReader(part).tensors)
+    total = sum(part.stat().st_size for part in parts) + int(read)
+    assert steps[-1] == (total, total)
+    assert steps == sorted(steps)
+
+
 # Hashing
 
 
@@ -487,11 +594,7 @@ def test_a_known_file_is_not_hashed_again_unless_asked_to(model, cache_folder):
 def test_a_file_altered_in_place_is_hashed_again_though_its_mtime_was_put_back(model):
     make_old(model)
     before = pin([model])
-    stamp = model.stat()
-    data = bytearray(model.read_bytes())
-    data[-1] ^= 1
-    model.write_bytes(data)
-    os.utime(model, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    flip_last_byte(model)
 
     assert pin([model]).artifact.content_digest == sha256(model)
     assert pin([model]) != before
@@ -539,6 +642,7 @@ def test_a_file_written_a_moment_ago_is_not_remembered(model, cache_folder):
         b"\xff\xfe",
         b'{"version":2,"digests":{}}',
         b'{"version":1,"digests":{"/x":{"stamp":[1,2],"sha256":3}}}',
+        b'{"deep":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
     ],
 )
 def test_a_damaged_cache_is_ignored_and_written_anew(model, cache_folder, damage):

@@ -94,6 +94,8 @@ def test_the_shipped_gemma_target_is_locked():
     target = load_locked_target("gemma-3-270m-q4-k-m")
     assert target.artifact.layer_count == 18
     assert target.artifact.revision == f"sha256:{target.files[0].sha256}"
+    assert "blk.17" in target.tensors
+    assert target.forward is not None
 
 
 def test_a_target_that_nobody_made_is_told_apart_from_a_broken_one(own_targets):
@@ -207,9 +209,17 @@ def test_a_lock_that_does_not_add_up_is_refused_by_the_name_of_its_member(
     assert named in str(refusal.value)
 
 
-def test_a_file_that_is_not_json_is_refused(own_targets):
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xff{",
+        b'{"lock":{"artifact":' + b'{"x":' * 100_000 + b"1" + b"}" * 100_002,
+        b'{"colour":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    ],
+)
+def test_a_file_that_is_not_json_or_nested_too_deep_is_refused(own_targets, content):
     own_targets.mkdir(parents=True)
-    (own_targets / "tiny.json").write_bytes(b"\xff{")
+    (own_targets / "tiny.json").write_bytes(content)
     with pytest.raises(LockedTargetError, match="not a locked target"):
         load_locked_target("tiny")
 
@@ -251,6 +261,39 @@ def test_a_recorded_forward_is_kept_and_speaks_of_recipes_that_compute_alike(own
         assert target.recorded_output(msgspec.structs.replace(RECIPE, **{axis: "other"})) is None
     edited(path, lambda c: c["lock"]["forward"].update(challenge="meshnet.doctor-challenge.v2"))
     assert read_locked_target(path).recorded_output(RECIPE) is None
+
+
+GROUPS = ["token_embd.weight", "output_norm.weight", *(f"blk.{index}" for index in range(78))]
+TENSORS = {group: hashlib.sha256(group.encode()).hexdigest() for group in GROUPS}
+
+
+def test_digests_of_tensors_are_kept_and_may_be_left_out(own_targets):
+    path = own_targets / "glm_alpha.json"
+    target = msgspec.structs.replace(locked(), tensors=TENSORS)
+    write_locked_target(path, target)
+    assert load_locked_target("glm_alpha") == target
+    edited(path, lambda c: c["lock"].pop("tensors"))
+    assert load_locked_target("glm_alpha") == locked()
+    write_locked_target(path, locked())
+    assert "tensors" not in json.loads(path.read_text("utf-8"))["lock"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda tensors: tensors.pop("blk.0"),
+        lambda tensors: tensors.pop("blk.77"),
+        lambda tensors: tensors.update({"blk.78": CUT_DIGEST}),
+        lambda tensors: (tensors.pop("blk.7"), tensors.update({"blk.07": CUT_DIGEST})),
+        lambda tensors: [tensors.pop(f"blk.{index}") for index in range(78)],
+        lambda tensors: tensors.update({"blk.0": "AB" * 32}),
+    ],
+)
+def test_digests_of_tensors_that_are_not_of_these_layers_are_refused(own_targets, change):
+    path = own_targets / "glm_alpha.json"
+    write_locked_target(path, msgspec.structs.replace(locked(), tensors=TENSORS))
+    with pytest.raises(LockedTargetError, match="tensors"):
+        read_locked_target(edited(path, lambda c: change(c["lock"]["tensors"])))
 
 
 def test_a_target_without_a_forward_is_written_as_it_always_was(own_targets):

@@ -105,6 +105,7 @@ def pin(
             files,
             artifact_id=artifact_id or (known.repository if known else None),
             revision=revision,
+            tensors=target is not None,
             cache=cache,
             progress=meter,
         )
@@ -124,10 +125,19 @@ def _known_target(name: str | None) -> "TargetFacts | None":
 
 def _lock(name: str, known: "TargetFacts | None", pinned: "Pinned") -> Path:
     """Lock a target to what was pinned, a new one if it is not known; where the lock is."""
-    from meshnet_node.targets import target_directory, write_locked_target
+    from meshnet_node.targets import (
+        LockedTargetError,
+        load_locked_target,
+        target_directory,
+        write_locked_target,
+    )
 
+    try:
+        before = load_locked_target(name)
+    except LockedTargetError:  # not locked yet, or locked wrongly: nothing to keep
+        before = None
     path = target_directory() / f"{name}.json"
-    write_locked_target(path, pinned.lock(known or pinned.target_facts(name)))
+    write_locked_target(path, pinned.lock(known or pinned.target_facts(name), before=before))
     return path
 
 

@@ -2,8 +2,9 @@
 
 Two things can say so: a locked target, which has the digest of every file of the whole artifact, and an
 identity that was made of these very files before (a block, or what `meshnet node pin -o json` printed,
-which has the digest of each file too). A target knows nothing of a cut but what it was cut from; only
-the identity knows the cut's own bytes.
+which has the digest of each file too). Only that identity knows a cut's own bytes. A target knows what
+it was cut from, and whose its tensors are if it has their digests; without them the source that a cut
+states is taken at its word, and the label says so.
 """
 
 from pathlib import Path
@@ -12,8 +13,10 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from meshnet_node.pin import Pinned
-from meshnet_node.recipe_identity import ArtifactIdentity, RecipeIdentityError
+from meshnet_node.foreign import shown
+from meshnet_node.pin import PinError, Pinned
+from meshnet_node.pin.layers import held_groups
+from meshnet_node.recipe_identity import ArtifactIdentity, DerivativeBinding, RecipeIdentityError
 from meshnet_node.targets import LockedFile, LockedTarget
 
 _MAX_EXPECTED = 1 << 20
@@ -45,7 +48,7 @@ def read_expected(path: Path) -> Expected:
             raise ExpectedError(f"{path} is larger than {_MAX_EXPECTED:,} bytes: no identity")
         document = msgspec.json.decode(content, type=_Document)
         return Expected(ArtifactIdentity.from_dict(document.artifact), document.files)
-    except (msgspec.MsgspecError, RecipeIdentityError) as error:
+    except (msgspec.MsgspecError, RecursionError, RecipeIdentityError) as error:
         raise ExpectedError(
             f"{path} is no identity: {error}; expected a block, or what `meshnet node pin -o json` "
             "prints"
@@ -64,13 +67,16 @@ def files_faults(
     return tuple(faults)
 
 
-def label(target: LockedTarget | None, expected: Expected | None) -> str:
+def label(pinned: Pinned, target: LockedTarget | None, expected: Expected | None) -> str:
     """What the files were compared with, for whoever reads that they are in order."""
     compared = [
         *([f"target {target.facts.name}"] if target else []),
         *(["the identity"] if expected else []),
     ]
-    return f", as {' and '.join(compared)} says" if compared else ""
+    says = f", as {' and '.join(compared)} says" if compared else ""
+    if target is None or target.tensors or pinned.artifact.derived_from is None:
+        return says
+    return f"{says} (the target has no digests of tensors: this cut is taken at its word)"
 
 
 def _differ_from_target(pinned: Pinned, target: LockedTarget) -> list[str]:
@@ -80,7 +86,42 @@ def _differ_from_target(pinned: Pinned, target: LockedTarget) -> list[str]:
     if artifact.source_digest != target.artifact.content_digest:
         wanted = target.artifact.content_digest
         return [f"cut from {artifact.source_digest}, expected {wanted}, the content of {name}"]
-    return _differ_in_facts(artifact, target.artifact, name)
+    return [
+        *_differ_in_facts(artifact, target.artifact, name),
+        *(
+            f"{axis}: found {pinned.recipe_fields.get(axis)}, expected {value}, as {name} says"
+            for axis, value in target.recipe.items()
+            if pinned.recipe_fields.get(axis) != value
+        ),
+        *(_differ_in_tensors(pinned, artifact.derived_from, target) if target.tensors else ()),
+    ]
+
+
+def _differ_in_tensors(pinned: Pinned, cut: DerivativeBinding, target: LockedTarget) -> list[str]:
+    """The groups of tensors that are not those of these layers, those it has not, those too many."""
+    name = f"target {target.facts.name}"
+    start, end, layer_count = cut.shard_start, cut.shard_end, target.artifact.layer_count
+    try:
+        held = held_groups(target.tensors, start, end, layer_count, of=name)
+    except PinError as error:
+        return [str(error)]
+    found = pinned.tensors
+    expected = {group: digest for group, digest in target.tensors.items() if group in held}
+    wrong = [
+        # What the target does not name, only the file does.
+        f"{group if group in target.tensors else shown(group)}: found {found.get(group, 'none')}, "
+        f"expected {expected.get(group, 'none')}"
+        for group in dict.fromkeys((*expected, *found))
+        if found.get(group) != expected.get(group)
+    ]
+    if not wrong:
+        return []
+    more = len(wrong) - _LISTED
+    return [
+        *wrong[:_LISTED],
+        *([f"and {more} more groups of tensors"] if more > 0 else []),
+        f"these are not layers [{start}, {end}) of that model, as {name} says",
+    ]
 
 
 def _differ(

@@ -1,7 +1,8 @@
 """Cutting: a GGUF file that holds some layers of an artifact and states whose they are.
 
-It cannot prove that: a file's own digest says nothing of the whole it was taken from, and nobody who
-has only the cut can tell layers of another model under the right source digest.
+By itself it cannot prove that: a file's own digest says nothing of the whole it was taken from. A locked
+target with digests of tensors can (`tensors`). Without one, nobody who has only the cut can tell layers
+of another model under the right source digest.
 
 The cut keeps every key of its source byte for byte (raw bytes are copied, nothing is encoded
 again), so architecture and tokenizer digests stay the source's; only `split.*` is left out, because
@@ -46,6 +47,7 @@ from meshnet_node.pin.identity import (
 from meshnet_node.pin.layers import tensors_of
 from meshnet_node.pin.result import Pinned, identify, pinned
 from meshnet_node.pin.split import Artifact, names_part, open_artifact
+from meshnet_node.pin.tensors import digest_groups, groups_of
 from meshnet_node.targets import LockedFile, set_digest
 
 
@@ -60,8 +62,8 @@ def cut(
 ) -> Pinned:
     """Write layers `[start, end)` of a model to `destination` and return the cut, pinned.
 
-    `progress` counts bytes hashed plus bytes written. Raises `PinError`; then, as after an
-    interruption, nothing new is left on disk and an existing destination is as it was.
+    `progress` counts bytes hashed, written, and of tensors read back. Raises `PinError`; then, as
+    after an interruption, nothing new is left on disk and an existing destination is as it was.
     """
     start, end = layers
     with open_artifact(paths) as source:
@@ -72,7 +74,9 @@ def cut(
         # A digest's length is known before the digest is.
         size = _Layout(source, facts, Origin("0" * 64, start, end), tensors).size_bytes
         _check_space(destination, size)
-        meter = Meter(progress, sum(file.stamp.size_bytes for file in source.files) + size)
+        read_back = sum(tensor.size_bytes for _, tensor in tensors)
+        hashed = sum(file.stamp.size_bytes for file in source.files)
+        meter = Meter(progress, hashed + size + read_back)
         digest = set_digest(digest_files(source.files, cache=cache, meter=meter))
         layout = _Layout(source, facts, Origin(digest, start, end), tensors)
         with _new_file(destination, overwrite=overwrite) as (stream, temporary):
@@ -85,7 +89,7 @@ def cut(
             os.fsync(stream.fileno())
             for file in source.files:
                 file.check_unchanged()
-            return _identified(temporary, destination, written.hexdigest())
+            return _identified(temporary, destination, written.hexdigest(), meter)
 
 
 def _check_request(source: Artifact, facts: ModelFacts, start: int, end: int) -> None:
@@ -142,15 +146,15 @@ def _new_file(destination: Path, *, overwrite: bool) -> Iterator[tuple[BinaryIO,
             temporary.unlink(missing_ok=True)
 
 
-def _identified(temporary: Path, destination: Path, digest: str) -> Pinned:
+def _identified(temporary: Path, destination: Path, digest: str, meter: Meter) -> Pinned:
     """Pin the cut from what lies on disk; only the digest is known from writing it."""
     with open_artifact([temporary]) as made:
         facts = read_facts(made)
         # Not the temporary name, for a model that has none of its own.
         identity = identify(made, facts, digest, artifact_id=facts.name or destination.stem)
-        return pinned(
-            identity, facts, (LockedFile(destination.name, made.head.stamp.size_bytes, digest),)
-        )
+        files = (LockedFile(destination.name, made.head.stamp.size_bytes, digest),)
+        groups = groups_of(made, facts.layers.layer_count)
+        return pinned(identity, facts, files, digest_groups(made, groups, cache=False, meter=meter))
 
 
 class _Layout:

@@ -4,7 +4,9 @@ The cache is one JSON file in the user's cache folder (`meshnet/digests.json`), 
 hashed there:
 
     {"version":2,"digests":{"/models/a.gguf":{"stamp":[253,1700000000000000000,1700000000000000000,42],
-                                              "sha256":"5f…"}}}
+                                              "sha256":"5f…","tensors":{"blk.0":"9c…"}}}}
+
+`tensors` are the digests of its groups of tensors (`tensors`), where they were asked for.
 
 Rules
 
@@ -27,6 +29,7 @@ from typing import Literal
 import msgspec
 import platformdirs
 from msgspec import Struct
+from msgspec.structs import replace
 
 from meshnet_node.files import replace_file
 from meshnet_node.pin.gguf_file import GgufFile, Stamp
@@ -53,9 +56,10 @@ class Meter:
 _RECENT_NS = 2_000_000_000
 
 
-class _Entry(Struct, frozen=True):
+class _Entry(Struct, frozen=True, omit_defaults=True):
     stamp: Stamp
     sha256: str
+    tensors: dict[str, str] = {}
 
 
 class _Cache(Struct):
@@ -77,8 +81,7 @@ def digest_files(files: Sequence[GgufFile], *, cache: bool, meter: Meter) -> tup
     digests = []
     learnt = False
     for file in files:
-        # Names need not be UTF-8, JSON has to be.
-        name = str(file.path.resolve()).encode(errors="backslashreplace").decode()
+        name = _name(file)
         entry = known.digests.get(name)
         if entry is not None and entry.stamp == file.stamp:
             meter.advance(file.stamp.size_bytes)
@@ -93,6 +96,26 @@ def digest_files(files: Sequence[GgufFile], *, cache: bool, meter: Meter) -> tup
     return tuple(digests)
 
 
+def remembered_tensors(file: GgufFile) -> dict[str, str]:
+    """The digests of its groups of tensors; empty where they are not remembered."""
+    entry = _load().digests.get(_name(file))
+    return entry.tensors if entry is not None and entry.stamp == file.stamp else {}
+
+
+def remember_tensors(file: GgufFile, tensors: dict[str, str]) -> None:
+    """Keep the digests of its groups of tensors beside its own, if that is remembered."""
+    known, name = _load(), _name(file)
+    entry = known.digests.get(name)
+    if entry is not None and entry.stamp == file.stamp:
+        known.digests[name] = replace(entry, tensors=tensors)
+        _save(known)
+
+
+def _name(file: GgufFile) -> str:
+    # Names need not be UTF-8, JSON has to be.
+    return str(file.path.resolve()).encode(errors="backslashreplace").decode()
+
+
 def _digest(file: GgufFile, meter: Meter) -> str:
     digest = hashlib.sha256()
     for chunk in file.read(0, file.stamp.size_bytes):
@@ -105,7 +128,7 @@ def _digest(file: GgufFile, meter: Meter) -> str:
 def _load() -> _Cache:
     try:
         return msgspec.json.decode(cache_path().read_bytes(), type=_Cache)
-    except (OSError, ValueError):  # msgspec's errors are ValueErrors
+    except (OSError, ValueError, RecursionError):  # msgspec's errors are ValueErrors
         return _Cache()
 
 

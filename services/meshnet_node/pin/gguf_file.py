@@ -76,6 +76,11 @@ class Stamp(NamedTuple):
     ctime_ns: int
     inode: int
 
+    @classmethod
+    def of(cls, found: os.stat_result) -> "Stamp":
+        """The stamp of a file that was just looked at."""
+        return cls(found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
+
 
 class Value(Struct, frozen=True):
     """Where one key lies: `start` (its name's length), `data_start` (past the type), `end`."""
@@ -161,7 +166,7 @@ class GgufFile:
     def _stamp(self) -> Stamp:
         with refusing_os_errors(self.path, "reading it"):
             found = os.fstat(self._stream.fileno())
-        return Stamp(found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
+        return Stamp.of(found)
 
     def check_unchanged(self) -> None:
         """Raise `PinError` if the file was written to since it was opened."""

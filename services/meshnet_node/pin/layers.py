@@ -27,6 +27,7 @@ from meshnet_node.pin.split import Artifact
 
 MAX_BLOCKS = 1 << 16
 
+_BLOCK_PREFIX = "blk."
 _BLOCK = re.compile(r"blk\.(?P<index>0|[1-9][0-9]{0,5})\.(?P<rest>.+)", re.DOTALL)
 
 
@@ -101,7 +102,7 @@ def _blocks(artifact: Artifact) -> tuple[set[int], set[int]]:
     blocks: set[int] = set()
     nextn_blocks: set[int] = set()
     for file, tensor in artifact.tensors():
-        index = _block_index(file, tensor)
+        index = block_of(file, tensor)
         if index is not None:
             blocks.add(index)
             if ".nextn." in tensor.name:
@@ -138,13 +139,19 @@ def _problems(
         yield f"block {misnamed[0]} has {kind}"
 
 
-def _block_index(file: GgufFile, tensor: Tensor) -> int | None:
+def block_of(file: GgufFile, tensor: Tensor) -> int | None:
+    """The block that a tensor is of; None outside the blocks. Raises `PinError`."""
     match = _BLOCK.fullmatch(tensor.name)
     if match:
         return int(match["index"])
-    if tensor.name.startswith("blk."):
+    if tensor.name.startswith(_BLOCK_PREFIX):
         raise PinError(f"{file.path}: {tensor.name!a} is no tensor name; get it elsewhere")
     return None
+
+
+def group_of(name: str, block: int | None) -> str:
+    """Which tensors go together: `blk.3` for those of one block, else each by its own name."""
+    return name if block is None else f"{_BLOCK_PREFIX}{block}"
 
 
 def tensors_of(
@@ -152,27 +159,47 @@ def tensors_of(
 ) -> Iterable[tuple[GgufFile, Tensor]]:
     """The tensors that a shard of layers `[start, end)` needs, in the order of the source.
 
+    Raises `PinError` for a tensor whose place is unknown.
+    """
+    grouped = [
+        (group_of(tensor.name, block_of(file, tensor)), file, tensor)
+        for file, tensor in artifact.tensors()
+    ]
+    held = held_groups(
+        (group for group, _, _ in grouped), start, end, layer_count, of=str(artifact.head.path)
+    )
+    return ((file, tensor) for group, file, tensor in grouped if group in held)
+
+
+def held_groups(
+    groups: Iterable[str], start: int, end: int, layer_count: int, *, of: str
+) -> frozenset[str]:
+    """Those of a model's groups that a shard of layers `[start, end)` needs.
+
     Embeddings go with the first layer, norms and head with the last. Without a head of its own
     (no `output` tensor) the model reads tokens off its embedding, so the last layer takes that
-    too. Raises `PinError` for a tensor whose place is unknown.
+    too. Raises `PinError` for a tensor whose place is unknown; `of` is what holds it.
     """
-    tied = not any(tensor.name == "output.weight" for _, tensor in artifact.tensors())
-    for file, tensor in artifact.tensors():
-        index = _block_index(file, tensor)
-        if index is not None:
-            wanted = start <= index < end
+    groups = frozenset(groups)
+    tied = "output.weight" not in groups
+    places = {_Place.EVERY}
+    if start == 0:
+        places.add(_Place.FIRST)
+    if end == layer_count:
+        places.add(_Place.LAST)
+    held = set()
+    for group in groups:
+        if group.startswith(_BLOCK_PREFIX):
+            wanted = start <= int(group.removeprefix(_BLOCK_PREFIX)) < end
         else:
-            place = _PLACES.get(tensor.name.partition(".")[0])
+            place = _PLACES.get(group.partition(".")[0])
             if place is None:
                 raise PinError(
-                    f"{file.path}: no layer is known for tensor {tensor.name!a}, so the model"
-                    " cannot be cut; use the whole file"
+                    f"{of}: no layer is known for tensor {group!a}, so the model cannot be cut;"
+                    " use the whole file"
                 )
-            wanted = (
-                place is _Place.EVERY
-                or (place is _Place.FIRST and start == 0)
-                or (place is _Place.LAST and end == layer_count)
-                or (tied and tensor.name == "token_embd.weight" and end == layer_count)
-            )
+            shared = tied and group == "token_embd.weight" and _Place.LAST in places
+            wanted = place in places or shared
         if wanted:
-            yield file, tensor
+            held.add(group)
+    return frozenset(held)

@@ -26,13 +26,16 @@ class Pinned(Struct, frozen=True):
     `recipe_fields` maps axes of `RuntimeRecipe` to values: `weight_quantization`,
     `architecture_adapter`, and `tokenizer_revision` unless the file holds no tokenizer.
     `nextn_layers` counts the next-token-prediction layers held beside `artifact.layer_count`.
-    `files` are named without folder, so that a pin tells no one's paths.
+    `files` are named without folder, so that a pin tells no one's paths. `tensors` maps groups of
+    tensors to digests (`meshnet_node.pin.tensors`): of a cut, and of a whole model where it was asked
+    for them.
     """
 
     artifact: ArtifactIdentity
     recipe_fields: dict[str, str]
     files: tuple[LockedFile, ...]
     nextn_layers: int
+    tensors: dict[str, str]
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values: the block's `artifact`, its derived digest, recipe fields, files."""
@@ -56,13 +59,24 @@ class Pinned(Struct, frozen=True):
             ),
         )
 
-    def lock(self, facts: TargetFacts) -> LockedTarget:
+    def lock(self, facts: TargetFacts, *, before: LockedTarget | None = None) -> LockedTarget:
         """The target of `facts`, locked to these files, for `write_locked_target`.
 
-        Raises `LockedTargetError` if they are not the files of that target: pinned under another
-        `artifact_id` than its repository, with other layers, or a cut.
+        `before` is its lock until now: what that records of a forward is kept if it is of the same
+        content. Raises `LockedTargetError` if they are not the files of that target: pinned under
+        another `artifact_id` than its repository, with other layers, or a cut.
         """
-        return LockedTarget(facts, self.artifact, self.files, dict(self.recipe_fields))
+        content = self.artifact.content_digest
+        return LockedTarget(
+            facts,
+            self.artifact,
+            self.files,
+            dict(self.recipe_fields),
+            tensors=dict(self.tensors),
+            forward=before.forward
+            if before and before.artifact.content_digest == content
+            else None,
+        )
 
 
 def identify(
@@ -102,7 +116,12 @@ def _binding(origin: Origin | None) -> DerivativeBinding | None:
     )
 
 
-def pinned(identity: ArtifactIdentity, facts: ModelFacts, files: tuple[LockedFile, ...]) -> Pinned:
+def pinned(
+    identity: ArtifactIdentity,
+    facts: ModelFacts,
+    files: tuple[LockedFile, ...],
+    tensors: dict[str, str],
+) -> Pinned:
     """Put the parts together."""
     recipe_fields = {
         "weight_quantization": facts.weight_quantization,
@@ -110,4 +129,4 @@ def pinned(identity: ArtifactIdentity, facts: ModelFacts, files: tuple[LockedFil
     }
     if facts.tokenizer_digest is not None:
         recipe_fields["tokenizer_revision"] = facts.tokenizer_digest
-    return Pinned(identity, recipe_fields, files, facts.layers.nextn_layers)
+    return Pinned(identity, recipe_fields, files, facts.layers.nextn_layers, tensors)

@@ -15,6 +15,7 @@ somebody had the files in hand, the *lock*: what they turned out to be. The file
         "files": [{"name": "tiny.gguf", "size_bytes": 4096, "sha256": "<64 hex>"}],
         "model_artifact_digest": "<64 hex>",
         "recipe": {"weight_quantization": "F32:5,Q8_0:14", …},
+        "tensors": {"token_embd.weight": "<64 hex>", "blk.0": "<64 hex>", "blk.1": "<64 hex>", …},
         "forward": {
           "challenge": "meshnet.doctor-challenge.v1",
           "axes": {"activation_dtype": "float32", …, "backend_id": "reference-numpy"},
@@ -23,11 +24,15 @@ somebody had the files in hand, the *lock*: what they turned out to be. The file
       }
     }
 
-`artifact` is the block of an identity, `recipe` the axes that the files decide. `forward` may be left
-out: it is what the doctor's forward through the *whole* model put out (`meshnet_node.probe`), where it
-once ran with the values of `axes`, which are those of `FORWARD_AXES`. A recipe with other values is not
-compared with it, and neither is a challenge of another name. Whoever has a passing report of the whole
-model records it so, and reviews the change of the file:
+`artifact` is the block of an identity, `recipe` the axes that the files decide.
+
+`tensors` may be left out: they are digests of its groups of tensors (`meshnet_node.pin.tensors`), which
+show whose layers a cut holds. A target without them takes a cut at its word.
+
+`forward` may be left out: it is what the doctor's forward through the *whole* model put out
+(`meshnet_node.probe`), where it once ran with the values of `axes`, which are those of `FORWARD_AXES`. A
+recipe with other values is not compared with it, and neither is a challenge of another name. Whoever has
+a passing report of the whole model records it so, and reviews the change of the file:
 
     write_locked_target(path, with_forward(target, recipe, report.output_digest))
 
@@ -35,7 +40,9 @@ Rules
 - `num_hidden_layers` is the stack that a route tiles; `total_artifact_layers` counts what the files
   hold, next-token-prediction layers included.
 - Every digest is checked on load: `content_digest` follows from `files`, `model_artifact_digest`
-  from `artifact`, and the artifact is the whole one, of that repository and that many layers.
+  from `artifact`, and the artifact is the whole one, of that repository and that many layers. Those of
+  `tensors` follow from the bytes alone: every block has one, and whoever has the files locks them again
+  to see that they are right.
 - `"lock": null` is a target nobody here had the files of. Loading it says how to complete it. A
   digest is never made up.
 - A lock in the user's folder (`target_directory()`) goes before the one shipped with this package.
@@ -64,6 +71,7 @@ SET_DOMAIN = "meshnet.artifact-set.v1"
 FORWARD_AXES = ("activation_dtype", "compute_dtype", "kv_dtype", "backend_id")
 """Axes that decide which tokens come out of given files. A new version must give the same ones."""
 
+_WHOLE = "the whole artifact (`meshnet node doctor CUT --target NAME` compares a cut with it)"
 _SHIPPED = Path(__file__).resolve().parent
 # With the length, because `$` also matches before a newline.
 _Digest = Annotated[str, Meta(pattern="^[0-9a-f]{64}$", max_length=64)]
@@ -118,19 +126,21 @@ class LockedTarget(Struct, frozen=True):
     """A target with its lock. It cannot be made unless the two fit and the digests follow.
 
     `files` come in the order of their parts; `recipe` maps axes to the values the files decide.
-    `forward` is None where nobody has recorded one.
+    `tensors` maps groups of tensors to digests, and is empty where nobody made them; `forward` is None
+    where nobody has recorded one.
     """
 
     facts: TargetFacts
     artifact: ArtifactIdentity
     files: tuple[LockedFile, ...]
     recipe: dict[str, str]
+    tensors: dict[str, _Digest] = {}
     forward: RecordedForward | None = None
 
     def __post_init__(self) -> None:
         facts, artifact = self.facts, self.artifact
         if artifact.derived_from is not None:
-            raise self._wrong("artifact.derived_from", "a cut file", "the whole artifact")
+            raise self._wrong("artifact.derived_from", "a cut file", _WHOLE)
         for field, got, wanted in (
             ("artifact.artifact_id", artifact.artifact_id, facts.repository),
             ("artifact.layer_count", artifact.layer_count, facts.architecture.num_hidden_layers),
@@ -145,6 +155,10 @@ class LockedTarget(Struct, frozen=True):
         for axis in self.recipe:
             if axis not in RECIPE_AXES:
                 raise self._wrong("recipe", "a member that is none", "only axes of a recipe")
+        blocks = [group for group in self.tensors if group.startswith("blk.")]
+        count = artifact.layer_count if self.tensors else 0
+        if len(blocks) != count or set(blocks) != {f"blk.{index}" for index in range(len(blocks))}:
+            raise self._wrong("tensors", f"{len(blocks)} blocks", f"blk.0 to blk.{count - 1}")
         if self.forward is not None and self.forward.axes.keys() != set(FORWARD_AXES):
             raise self._wrong("forward.axes", "other members", ", ".join(FORWARD_AXES))
 
@@ -182,6 +196,7 @@ class _Lock(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
     files: tuple[LockedFile, ...]
     model_artifact_digest: _Digest
     recipe: dict[str, str]
+    tensors: dict[str, _Digest] = {}
     forward: RecordedForward | None = None
 
 
@@ -232,7 +247,9 @@ def read_locked_target(path: Path, *, name: str | None = None) -> LockedTarget:
     except RecipeIdentityError as error:
         raise LockedTargetError(f"target {name}: {error}") from error
     lock = content.lock
-    target = LockedTarget(_facts(content), artifact, lock.files, lock.recipe, lock.forward)
+    target = LockedTarget(
+        _facts(content), artifact, lock.files, lock.recipe, lock.tensors, lock.forward
+    )
     if content.lock.model_artifact_digest != artifact.model_artifact_digest:
         raise LockedTargetError(
             f"target {name}: model_artifact_digest: found another digest, expected "
@@ -263,6 +280,7 @@ def write_locked_target(path: Path, target: LockedTarget) -> None:
             files=target.files,
             model_artifact_digest=target.artifact.model_artifact_digest,
             recipe=target.recipe,
+            tensors=target.tensors,
             forward=target.forward,
         ),
     )
@@ -303,7 +321,7 @@ def _read(path: Path, name: str) -> _TargetFile:
             f"target {name}: there is no {path.name} in {target_directory()}, and this package has "
             f"only: {shipped}"
         ) from None
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise LockedTargetError(f"target {name}: {path} is not a locked target: {error}") from error
     layers = content.architecture
     if not 1 <= layers.num_hidden_layers <= layers.total_artifact_layers:
