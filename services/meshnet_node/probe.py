@@ -7,6 +7,8 @@ same at once, in turns. What comes out is judged here:
 
 - there is as much of it as there should be, and every number is finite;
 - at the last layer the token is in the vocabulary, and is the one the logits are for;
+- what went in shows in it: logits are not all equal, and what differs as it goes in does not all come
+  out the same;
 - both slots give the same bytes, although the other worked beside it.
 
 It is `failed` when it ran and something is wrong, `error` when it did not run. A backend is somebody
@@ -39,6 +41,7 @@ STEPS = 4
 _log = logging.getLogger(__name__)
 _MAX_POSITION_BYTES = 1 << 24
 _MAX_VOCABULARY = 1 << 32
+_TOKEN_BYTES = 4
 
 
 class Measured(Struct, frozen=True):
@@ -140,6 +143,9 @@ class _Run:
         self._facts = facts
         self._elapsed_ns = 0
         self._output = hashlib.sha256()
+        # digests of positions; at the last layer of those that a token was asked after
+        self._went_in: set[bytes] = set()
+        self._came_out: set[bytes] = set()
 
     @property
     def duration_ms(self) -> int:
@@ -162,7 +168,7 @@ class _Run:
             )
             token: int | None = None
             for count in (facts.prompt, *(1 for _ in range(facts.steps))):
-                feed = self._feed(count, token)
+                given, feed = self._feed(count, token)
                 began = time.perf_counter_ns()
                 step = feed(first)
                 self._elapsed_ns += time.perf_counter_ns() - began
@@ -170,6 +176,7 @@ class _Run:
                 again = self._judged(feed(second), count)
                 self.tokens += count
                 self._output.update(out[0])
+                self._note(given, out)
                 if again != out:
                     raise _Wrong(
                         f"not deterministic: the same {self.tokens} positions gave other bytes in a "
@@ -182,15 +189,33 @@ class _Run:
                             "as went in"
                         )
                 token = step.token
+        if len(self._went_in) > 1 and len(self._came_out) == 1:
+            what = "logits" if facts.is_last else "activations"
+            raise _Wrong(
+                f"constant: {len(self._went_in)} positions that differ gave the same {what}, expected "
+                "others of each: nothing that goes in shows in what comes out"
+            )
 
-    def _feed(self, count: int, token: int | None) -> Callable[[Slot], Step]:
-        """What to do with each slot to compute the next `count` positions."""
+    def _feed(self, count: int, token: int | None) -> tuple[bytes, Callable[[Slot], Step]]:
+        """The next `count` positions as bytes, and what to do with each slot to compute them."""
         facts, at = self._facts, self.tokens
         if facts.start:
             data = activations(facts.dtype, facts.position_bytes, at, count)
-            return lambda slot: slot.forward_activations(data, sample=facts.is_last)
+            return data, lambda slot: slot.forward_activations(data, sample=facts.is_last)
         ids = token_ids(facts.vocabulary, at, count) if token is None else (token,)
-        return lambda slot: slot.forward_tokens(ids, sample=facts.is_last)
+        given = struct.pack(f"<{count}I", *ids)
+        return given, lambda slot: slot.forward_tokens(ids, sample=facts.is_last)
+
+    def _note(self, given: bytes, out: tuple[bytes, bytes]) -> None:
+        """Keep what tells positions that went in, and what came of them, from others."""
+        came, logits = out
+        went = _positions(given, self._facts.position_bytes if self._facts.start else _TOKEN_BYTES)
+        if self._facts.is_last:
+            self._went_in.add(went[-1])
+            self._came_out.add(logits)
+        else:
+            self._went_in.update(went)
+            self._came_out.update(_positions(came, self._facts.position_bytes))
 
     def _judged(self, step: object, count: int) -> tuple[bytes, bytes]:
         """What one forward put out, and the digest of the numbers behind it. Raises `_Wrong`."""
@@ -230,10 +255,17 @@ class _Run:
             raise _Wrong(f"not finite: the logit of token {bad} is a NaN or an infinity")
         if type(token) is not int or not 0 <= token < size:
             raise _Wrong(f"token: found {text_of(token)}, expected an id below {size}")
+        if size > 1 and numbers == numbers[:4] * size:
+            raise _Wrong(f"constant: the logits of all {size} tokens are equal, expected a choice")
         likely = most_likely(numbers)
         if token != likely:
             raise _Wrong(f"token: found {token}, expected {likely}, whose logit is the greatest")
         return struct.pack("<I", token), hashlib.sha256(numbers).digest()
+
+
+def _positions(data: bytes, size: int) -> list[bytes]:
+    """Digests of what `data` holds of each position."""
+    return [hashlib.sha256(data[at : at + size]).digest() for at in range(0, len(data), size)]
 
 
 def _said(error: BaseException) -> str:

@@ -263,13 +263,14 @@ def test_a_weight_that_is_no_number_fails_and_the_report_cannot_register(node, m
         "node", "doctor", model, "--report", "report.json", "--identity", "identity.json",
         "-o", "json", code=1,
     ).json  # fmt: skip
-    assert set(failures(document)) == {"forward"}
+    assert set(failures(document)) == {"load"}
+    assert "'blk.1.attn_norm.weight' holds a NaN" in failures(document)["load"]["found"]
     refused = node(
         "node", "register", "--identity", "identity.json", "--report", "report.json",
         "--endpoint", "grpc://10.0.0.7:7001", "--realm", "lab", code=1,
     )  # fmt: skip
     assert "not-passed" in refused.err
-    assert "finite" in refused.err
+    assert "'load: BackendError" in refused.err
 
 
 @pytest.mark.parametrize(
@@ -304,22 +305,25 @@ def test_a_failure_is_shown_with_what_to_do_and_a_verdict_in_one_line(node, mode
     assert shown[-1].startswith("✗ failed: backend (1 of ")
 
 
-def test_a_third_partys_backend_is_found_and_diagnosed(meshnet, require, tmp_path):
+@pytest.fixture
+def site(meshnet, require, tmp_path):
+    """A third party's package, installed for `meshnet`, with a model made by it."""
     require("gguf")
-    site = third_party.install(tmp_path / "site")
+    folder = third_party.install(tmp_path / "site")
+    meshnet.env |= {"PYTHONPATH": str(folder), "MESHNET_NODE_DIR": "node"}
+    making = [sys.executable, "-m", "acme_toy.make_model", meshnet.home / "toy.gguf"]
+    subprocess.run(making, env=meshnet.env, check=True)
+    return folder
+
+
+def test_a_third_partys_backend_is_found_and_diagnosed(meshnet, site):
     meshnet("node", "init", "--dir", "node")
-    env = {"PYTHONPATH": str(site), "MESHNET_NODE_DIR": "node"}
-    made = subprocess.run(
-        [sys.executable, "-m", "acme_toy.make_model", meshnet.home / "toy.gguf"],
-        env=meshnet.env | env,
-    )
-    assert made.returncode == 0
     declared = ("--backend", "acme-toy", "--tokenizer-revision", "none-1.0")
-    meshnet("node", "manifest", "toy.gguf", *declared, "--output", "recipes.toml", **env)
-    document = meshnet("node", "doctor", "toy.gguf", "-o", "json", **env).json
+    meshnet("node", "manifest", "toy.gguf", *declared, "--output", "recipes.toml")
+    document = meshnet("node", "doctor", "toy.gguf", "-o", "json").json
     assert failures(document) == {}
     assert document["report"]["backend"] == {"backend_id": "acme-toy", "device": "cpu"}
-    undeclared = meshnet("node", "manifest", "toy.gguf", *declared[:2], code=1, **env)
+    undeclared = meshnet("node", "manifest", "toy.gguf", *declared[:2], code=1)
     assert "--tokenizer-revision" in undeclared.err
 
     source = site / "acme_toy" / "__init__.py"
@@ -329,13 +333,28 @@ def test_a_third_partys_backend_is_found_and_diagnosed(meshnet, require, tmp_pat
     ask = [*MESHNET, "node", "doctor", "toy.gguf"]
     said = [
         subprocess.run(
-            ask, cwd=meshnet.home, env=meshnet.env | env | debug, capture_output=True, text=True
+            ask, cwd=meshnet.home, env=meshnet.env | debug, capture_output=True, text=True
         )
         for debug in ({}, {"MESHNET_DEBUG": "1"})
     ]
     assert [one.returncode for one in said] == [1, 1]
     assert "docs/how-to/add-a-backend.md" in " ".join(said[0].stdout.split())
     assert ["TypeError" in one.stderr for one in said] == [False, True]
+
+
+@pytest.mark.parametrize("place", ["def load(self", "class ToyBackend"])
+def test_a_backend_that_asks_to_leave_makes_no_success_of_a_recipe(meshnet, site, place):
+    source = site / "acme_toy" / "__init__.py"
+    leaving = "def load(*_, **__): raise SystemExit(0)\n\n    def old(self"
+    text = leaving if place.startswith("def") else "raise SystemExit(0)\n\nclass ToyBackend"
+    source.write_text(source.read_text().replace(place, text))
+    ran = meshnet(
+        "node", "manifest", "toy.gguf", "--backend", "acme-toy", "--output", "recipes.toml", code=1
+    )
+    assert "SystemExit: 0" in ran.err
+    assert "acme-toy" in ran.err
+    assert ran.out == ""
+    assert not (meshnet.home / "recipes.toml").exists()
 
 
 def test_serve_does_not_repeat_what_its_doctor_has_just_said(node, model):

@@ -12,6 +12,7 @@ import shutil
 import struct
 import subprocess
 import time
+from contextlib import contextmanager
 
 import anyio
 import msgspec
@@ -24,6 +25,7 @@ from meshnet_events.queries import NodeAnswer
 from meshnet_node import targets
 from meshnet_node.admission import AdmissionRequirement, CapabilityAdmissionError, admit
 from meshnet_node.backends import BackendError, available_backends, find_backend
+from meshnet_node.challenge import token_ids
 from meshnet_node.directory import NodeDirectory
 from meshnet_node.doctor import (
     Expected,
@@ -45,6 +47,7 @@ from meshnet_node.doctor.finding import Diagnosis, failed, ok, skipped, warning
 from meshnet_node.doctor.machine import TRIAL_BYTES
 from meshnet_node.host import NoHostName, NoMachineId, host_of
 from meshnet_node.pin import cut, pin
+from meshnet_node.probe import PROMPT
 from meshnet_node.recipe_manifest import write_manifest
 from meshnet_node.session.transport import Tls
 from meshnet_node.targets import with_forward, write_locked_target
@@ -115,8 +118,11 @@ def the_failure(diagnosis):
 @pytest.mark.parametrize("layers", [None, (0, 2), (0, 1), (1, 2)])
 def test_a_sound_shard_passes_every_check_and_may_be_registered(model, layers):
     diagnosis = examine(model, layers=layers)
-    assert [one.status for one in diagnosis.findings] == ["ok"] * 7
-    assert diagnosis.verdict == "passed"
+    seen = {one.name: one.status for one in diagnosis.findings}
+    assert len(seen) == 8
+    assert seen.pop("text") == "warning"  # a toy has no tokenizer
+    assert set(seen.values()) == {"ok"}
+    assert diagnosis.verdict == "passed, with a warning: text"
     requirement = AdmissionRequirement.for_identity(diagnosis.identity, device="cpu")
     assert admit(requirement, diagnosis.report, now=NOW) is diagnosis.report
     assert diagnosis.report.tokens == 12
@@ -124,7 +130,7 @@ def test_a_sound_shard_passes_every_check_and_may_be_registered(model, layers):
 
 def test_the_reference_backend_passes_on_a_whole_model_and_on_a_cut_of_it(tiny, tmp_path):
     whole = examine(tiny, backend="reference-numpy")
-    assert whole.passed, whole.findings
+    assert whole.verdict == "passed", whole.findings
     cut([tiny], layers=(1, 3), destination=tmp_path / "cut.gguf")
     part = examine(tmp_path / "cut.gguf", backend="reference-numpy")
     assert part.passed, part.findings
@@ -157,33 +163,151 @@ def test_a_layout_that_the_backend_settled_otherwise_is_found_after_loading(mode
     assert diagnosis.report.status == "failed"
 
 
-@pytest.mark.parametrize("backend", ["acme-toy", "reference-numpy"])
-def test_a_weight_that_is_no_number_fails_the_forward(request, tmp_path, backend):
-    if backend == "acme-toy":
-        request.getfixturevalue("acme_toy")
-        from acme_toy.make_model import write
+def test_a_weight_that_is_no_number_fails_the_forward(acme_toy, tmp_path):
+    from acme_toy.make_model import write
 
-        path = tmp_path / "nan.gguf"
-        write(path, spoil=lambda tensors: tensors["blk.0.mix.weight"].__setitem__((1, 1), math.nan))
-    else:
-        path = request.getfixturevalue("tiny")
-        spoil_a_weight(path)
-    diagnosis = examine(path, backend=backend)
+    path = tmp_path / "nan.gguf"
+    write(path, spoil=lambda tensors: tensors["blk.0.mix.weight"].__setitem__((1, 1), math.nan))
+    diagnosis = examine(path)
     found = the_failure(diagnosis)
     assert found.name == "forward"
     assert "finite" in found.found
     assert diagnosis.report.status == "failed"
 
 
-def spoil_a_weight(path):
-    """Make the last float32 of the first layer's norm a NaN, in place."""
+def test_a_weight_that_no_challenge_touches_fails_the_load(tiny):
+    """The reference backend looks at every weight: a forward of a few tokens reads a few rows."""
+    manifest = declare(tiny, "reference-numpy")
+    token = spoil_an_embedding(tiny)
+    assert token not in token_ids(497, 0, PROMPT)
+    diagnosis = examine(tiny, backend="reference-numpy", manifest=manifest, layers=(0, 2))
+    found = the_failure(diagnosis)
+    assert found.name == "load"
+    assert "'token_embd.weight'" in found.found
+    assert f"in row {token} at 0" in found.found
+    assert diagnosis.report.status == "error"
+
+
+def spoil_an_embedding(path):
+    """Make the first scale of one token's embedding a NaN, in place; returns the token's id."""
     from gguf import GGUFReader
 
-    (norm,) = [one for one in GGUFReader(path).tensors if one.name == "blk.0.attn_norm.weight"]
-    at = norm.data_offset + norm.n_bytes - 4
+    (rows,) = [one for one in GGUFReader(path).tensors if one.name == "token_embd.weight"]
+    token = 400
     data = bytearray(path.read_bytes())
-    data[at : at + 4] = struct.pack("<f", math.nan)
+    at = rows.data_offset + token * rows.n_bytes // 497
+    data[at : at + 2] = struct.pack("<e", math.nan)
     path.write_bytes(data)
+    return token
+
+
+def written_to(path):
+    """Other weights in the same file, and the time put back."""
+    flip_a_byte(path)
+
+
+def replaced(path):
+    """Another file under the same name, of the same size and time."""
+    other = path.with_suffix(".other")
+    shutil.copy2(path, other)
+    other.replace(path)
+
+
+def removed(path):
+    path.unlink()
+
+
+def after(call, change, path):
+    """`call`, and `change` done to the file before it returns."""
+
+    def changing(*given, **how):
+        result = call(*given, **how)
+        change(path)
+        return result
+
+    return changing
+
+
+@pytest.mark.parametrize("change", [written_to, replaced, removed])
+def test_a_file_that_changes_while_it_loads_is_not_taken_for_what_was_hashed(
+    acme_toy, model, monkeypatch, change
+):
+    manifest = declare(model)
+    load = after(acme_toy.ToyBackend.load, change, model)
+    monkeypatch.setattr(acme_toy.ToyBackend, "load", load)
+    diagnosis = examine(model, manifest=manifest)
+    found = the_failure(diagnosis)
+    assert (found.name, found.found) == ("load", f"{model} changed while it was being proven")
+    assert "run this again" in found.fix
+    assert finding(diagnosis, "files").status == "ok"
+    assert diagnosis.report.status == "error"
+    requirement = AdmissionRequirement.for_identity(diagnosis.identity, device="cpu")
+    with pytest.raises(CapabilityAdmissionError, match="not-passed"):
+        admit(requirement, diagnosis.report, now=NOW)
+
+
+def test_a_file_that_changes_between_hashing_and_loading_is_found_also_by_who_serves(model):
+    @contextmanager
+    def watched():
+        yield None
+        written_to(model)
+
+    question = ShardQuestion(files=(model,), manifest=declare(model), watched=watched)
+    with examined_shard(question) as examined:
+        assert the_failure(examined.diagnosis).name == "load"
+        assert not examined.diagnosis.report.passed
+    assert the_failure(examine_shard(question)).name == "load"
+
+
+def test_a_file_that_changes_while_a_backend_may_still_read_it_fails_the_forward(
+    acme_toy, model, monkeypatch
+):
+    manifest = declare(model)
+    close = after(acme_toy.ToySlot.close, written_to, model)
+    monkeypatch.setattr(acme_toy.ToySlot, "close", close)
+    diagnosis = examine(model, manifest=manifest)
+    found = the_failure(diagnosis)
+    assert (found.name, found.found) == ("forward", f"{model} changed while it was being proven")
+    assert diagnosis.report.status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("layers", "said"),
+    [
+        (None, "prompts are encoded and tokens spelled out"),
+        ((0, 2), "prompts are encoded"),
+        ((2, 4), "tokens spelled out"),
+        ((1, 3), "layers in the middle meet none"),
+    ],
+)
+def test_text_is_tried_where_a_route_takes_and_gives_it(tiny, layers, said):
+    found = finding(examine(tiny, backend="reference-numpy", layers=layers), "text")
+    assert (found.status, found.found) == ("ok", said)
+
+
+@pytest.mark.parametrize(
+    ("layers", "said"),
+    [
+        (None, "`meshnet generate` and `certify --prompt` fail over this shard"),
+        ((0, 1), "`meshnet generate` and `certify --prompt` fail over this shard"),
+        ((1, 2), "tokens come back all the same, without their text"),
+    ],
+)
+def test_without_a_tokenizer_a_shard_is_sound_and_what_fails_over_it_is_told(model, layers, said):
+    diagnosis = examine(model, layers=layers)
+    found = finding(diagnosis, "text")
+    assert (found.status, found.found) == ("warning", "no tokenizer here: a toy has no tokenizer")
+    assert said in found.fix
+    assert diagnosis.passed
+    assert diagnosis.report.passed
+
+
+def test_a_tokenizer_that_breaks_fails(acme_toy, model, monkeypatch):
+    manifest = declare(model)
+    monkeypatch.setattr(acme_toy.ToyShard, "encode", lambda *_: 1 / 0)
+    diagnosis = examine(model, manifest=manifest)
+    assert the_failure(diagnosis).name == "text"
+    assert diagnosis.report.diagnostics == ("text: ZeroDivisionError: division by zero",)
 
 
 def flip_a_byte(path):
@@ -218,7 +342,7 @@ def test_a_corrupted_file_is_named_with_both_digests_and_not_computed_with(model
     assert pinned.files[0].sha256 in found.found
     assert pin([model], cache=False).files[0].sha256 in found.found
     assert diagnosis.report is None
-    assert [one.status for one in diagnosis.findings[1:]] == ["skipped"] * 6
+    assert [one.status for one in diagnosis.findings[1:]] == ["skipped"] * 7
 
 
 def test_a_part_that_is_corrupted_is_named_among_its_set(acme_toy, tmp_path, require):
@@ -358,7 +482,7 @@ def test_a_backend_that_cannot_load_gives_a_report_of_an_error(acme_toy, model, 
     assert the_failure(diagnosis).name == "load"
     assert diagnosis.report.status == "error"
     assert diagnosis.report.diagnostics == ("load: MemoryError: no 700 GiB here",)
-    assert [one.status for one in diagnosis.findings[4:]] == ["skipped"] * 3
+    assert [one.status for one in diagnosis.findings[4:]] == ["skipped"] * 4
 
 
 @pytest.mark.parametrize("method", ["open", "close"])
@@ -460,6 +584,53 @@ def test_a_backend_that_cannot_be_made_says_whose_fault_that_is(acme_toy, monkey
         find_backend("acme-toy")
 
 
+def test_a_backend_that_will_not_say_who_it_is_is_at_fault(acme_toy, monkeypatch):
+    def leave(_):
+        raise SystemExit(0)
+
+    monkeypatch.setattr(acme_toy.ToyBackend, "backend_id", property(leave))
+    with pytest.raises(BackendError, match="cannot be made: SystemExit: 0"):
+        find_backend("acme-toy")
+
+
+@pytest.mark.parametrize("said", ["SystemExit(0)", "ImportError('no driver')"])
+def test_a_module_that_cannot_be_imported_is_named(tmp_path, monkeypatch, said):
+    site = offering(tmp_path, "acme-leaves", "acme-leaves = acme_leaves:Backend")
+    (site / "acme_leaves.py").write_text(f"raise {said}\n")
+    monkeypatch.syspath_prepend(site)
+    with pytest.raises(BackendError, match=r"'acme-leaves' \(acme_leaves:Backend\) cannot be"):
+        find_backend("acme-leaves")
+
+
+def offering(folder, distribution, line, version="1.0"):
+    """A folder for the path, in which `distribution` is installed and offers a backend."""
+    metadata = folder / f"{distribution.replace('-', '_')}-{version}.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n"
+    )
+    (metadata / "entry_points.txt").write_text(f"[meshnet.backends]\n{line}\n")
+    return folder
+
+
+@pytest.mark.parametrize("value", ["rival_toy:Backend", "acme_toy:ToyBackend"])
+def test_an_id_that_two_distributions_offer_is_nobodys(acme_toy, tmp_path, monkeypatch, value):
+    monkeypatch.syspath_prepend(offering(tmp_path, "rival-toy", f"acme-toy = {value}", "2.0"))
+    with pytest.raises(BackendError, match="offered more than once") as refused:
+        find_backend("acme-toy")
+    assert f"rival-toy 2.0 ({value})" in str(refused.value)
+    assert "acme-toy 1.0 (acme_toy:ToyBackend)" in str(refused.value)
+    assert "pip uninstall" in str(refused.value)
+
+
+@pytest.mark.parametrize("version", ["1.0", "0.9"])
+def test_one_distribution_in_two_places_is_one(acme_toy, tmp_path, monkeypatch, version):
+    """As a checkout that is installed and on PYTHONPATH too."""
+    again = offering(tmp_path, "acme-toy", "acme-toy = acme_toy:ToyBackend", version)
+    monkeypatch.syspath_prepend(again)
+    assert find_backend("acme-toy").backend_id == "acme-toy"
+
+
 def test_an_entry_point_that_names_nothing_is_the_backends_fault(acme_toy, monkeypatch):
     monkeypatch.delattr(acme_toy, "ToyBackend")
     with pytest.raises(BackendError, match="cannot be made: AttributeError"):
@@ -470,7 +641,7 @@ def test_a_synthetic_backend_is_a_warning_and_the_report_says_so(acme_toy, model
     monkeypatch.setattr(acme_toy.ToyBackend, "synthetic", True)
     diagnosis = examine(model)
     assert finding(diagnosis, "backend").status == "warning"
-    assert "warning: backend" in diagnosis.verdict
+    assert diagnosis.verdict == "passed, with a warning: backend, text"
     assert diagnosis.report.passed
     assert diagnosis.report.synthetic
 
@@ -495,6 +666,28 @@ def test_what_neither_says_is_named_and_a_contradiction_refused(acme_toy, model,
     monkeypatch.setattr(acme_toy.ToyBackend, "runtime_version", "1.1")
     with pytest.raises(CannotDeclare, match=r"runtime_version: acme-toy reports '1\.0'"):
         observed_recipe([model], "acme-toy", labels=LABELS, tokenizer_revision="none-1.0")
+
+
+@pytest.mark.parametrize("raised", [SystemExit(0), TypeError("no such kernel")])
+@pytest.mark.parametrize("part", ["load", "close", "axes", "devices", "runtime_version"])
+def test_whatever_a_backend_raises_where_a_recipe_is_asked_for_is_its_own_fault(
+    acme_toy, model, monkeypatch, part, raised
+):
+    def fail(*_, **__):
+        raise raised
+
+    of = acme_toy.ToyShard if part in {"axes", "close"} else acme_toy.ToyBackend
+    is_method = part in {"load", "close"}
+    # a shard sets its own axes, and a property without a setter would be in its way
+    monkeypatch.setattr(of, part, fail if is_method else property(fail, fail), raising=False)
+    with pytest.raises(CannotDeclare, match=f"acme-toy cannot .*{type(raised).__name__}: ") as told:
+        observed_recipe([model], "acme-toy", labels=LABELS, tokenizer_revision="none-1.0")
+    assert "docs/how-to/add-a-backend.md" in str(told.value)
+
+
+def test_what_a_backend_says_itself_of_a_file_is_left_as_it_is(acme_toy, model):
+    with pytest.raises(BackendError, match=r"^expected one file, and the device cpu$"):
+        observed_recipe([model], "acme-toy", labels=LABELS, device="cuda:0")
 
 
 # -- the machine ----------------------------------------------------------------------------------

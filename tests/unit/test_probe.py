@@ -253,6 +253,11 @@ def with_number(step, value, at=-4):
     return Step(activations=bytes(data))
 
 
+def always(greatest=1.0):
+    """A step that depends on nothing: token 0, for it has the greatest logit."""
+    return Step(token=0, logits=memoryview(array("f", [greatest] + [0.0] * 31)))
+
+
 @pytest.mark.parametrize(
     ("layers", "change", "said"),
     [
@@ -277,6 +282,10 @@ def with_number(step, value, at=-4):
         (LAST, lambda s, n: Step(token=s.token, logits=s.logits[:-1]), "logits: found 124 bytes"),
         (LAST, lambda s, n: Step(b"\0" * 32, s.token, s.logits), "out of the last layer"),
         (WHOLE, lambda s, n: Step(token=99, logits=s.logits), "found 99"),
+        (FIRST, lambda s, n: Step(bytes(len(s.activations))), "constant: 11 positions that differ gave"),
+        (LAST, lambda s, n: always(), "constant: 5 positions that differ gave the same logits"),
+        (WHOLE, lambda s, n: always(), "that differ gave the same logits"),
+        (LAST, lambda s, n: always(0.0), "constant: the logits of all 32 tokens are equal"),
     ],
 )  # fmt: skip
 def test_numbers_that_are_wrong_fail_and_say_where(bends, layers, change, said):
@@ -293,6 +302,12 @@ def test_of_equal_logits_the_smallest_id_is_the_token(bends):
         return Step(token=9, logits=memoryview(numbers))
 
     assert "found 9, expected 4" in measure(bends.steps(LAST, tie), *LAST).faults[0]
+
+
+def test_the_same_may_come_of_positions_that_do_not_differ(bends):
+    same = bends.steps(FIRST, lambda step, _: Step(bytes(len(step.activations))))
+    assert measure(Bent(same, vocabulary=1), *FIRST).status == "passed"
+    assert measure(Bent(same, vocabulary=2), *FIRST).status == "failed"
 
 
 def test_slots_that_share_a_cache_are_found_out(bends):

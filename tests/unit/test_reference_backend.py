@@ -389,6 +389,10 @@ def retyped(path, name, kind):
         ({"extra_tensors": ["blk.1.attn_q.bias"]}, "tensor 'blk.1.attn_q.bias' is not known"),
         ({"extra_tensors": ["rope_factors_long.weight"]}, "'rope_factors_long.weight'"),
         ({"integers": {"tokenizer.ggml.eos_token_id": 96}}, "eos_token_id is 96, there are 96"),
+        (
+            {"integers": {"llama.vocab_size": 95}},
+            "tokens is 96 by the rows of token_embd.weight, .*, 95 by the key vocab_size",
+        ),
     ],
 )
 def test_a_model_that_is_not_known_here_is_refused_by_name(backend, tmp_path, model, named):
@@ -455,10 +459,40 @@ def test_another_device_is_refused(backend, tiny_path):
         backend.load([tiny_path], start=0, end=4, device="cuda:0")
 
 
-def test_damaged_weights_give_no_token(backend, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "row", "column", "value"),
+    [
+        ("output.weight", 300, 7, np.nan),
+        ("blk.1.ffn_norm.weight", 0, 5, np.inf),
+        ("blk.3.attn_v.weight", 31, 63, -np.inf),
+    ],
+)
+def test_a_weight_that_is_no_number_is_refused_by_name_and_place(
+    backend, tmp_path, monkeypatch, name, row, column, value
+):
     path = write_tiny_llama(tmp_path / "damaged.gguf")
-    tensor(path, "output.weight").data[300] = np.nan
-    tensor(path, "blk.1.ffn_norm.weight").data[5] = np.inf
+    tensor(path, name).data.reshape(-1, EMBEDDING)[row, column] = value
+    # also where a tensor is read in parts
+    for chunk_bytes in (weights_module._CHUNK_BYTES, 1_000):
+        monkeypatch.setattr(weights_module, "_CHUNK_BYTES", chunk_bytes)
+        with pytest.raises(BackendError, match=f"{name}' holds .* in row {row} at {column};"):
+            load(backend, path)
+    # of layers that are not asked for nothing is read
+    assert load(backend, path, end=1).end == 1
+
+
+def test_a_scale_that_is_no_number_is_refused_although_no_token_leads_to_it(backend, tmp_path):
+    """Quantized weights are judged as they are computed with."""
+    path = write_tiny_llama(tmp_path / "damaged.gguf")
+    tensor(path, "token_embd.weight").data[400][:2] = np.float16(np.nan).view("2u1")
+    with pytest.raises(BackendError, match=r"'token_embd\.weight' holds .* in row 400 at 0;"):
+        load(backend, path)
+
+
+def test_numbers_that_grow_past_all_bounds_give_no_token(backend, tmp_path):
+    path = write_tiny_llama(tmp_path / "damaged.gguf")
+    tensor(path, "output_norm.weight").data[:] = 3e38
+    tensor(path, "blk.1.ffn_norm.weight").data[:] = 3e38
     shard = load(backend, path)
 
     with closing(shard.open(0, 4)) as slot, pytest.raises(NotFinite, match="after layer 3"):

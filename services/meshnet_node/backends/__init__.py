@@ -26,6 +26,10 @@ a `Backend` when called without arguments:
 
     [project.entry-points."meshnet.backends"]
     acme-cuda = "acme_cuda.meshnet:AcmeBackend"
+
+An id is one backend's: where two distributions offer the same, which of them runs would depend on the
+order of the path, so neither does. One distribution that lies on the path twice (a checkout that is
+installed and on PYTHONPATH too) is one: as with imports, its first place counts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,7 +39,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from meshnet_node.foreign import fault_text
+from meshnet_node.foreign import fault_text, shown, text_of
 
 ENTRY_POINTS = "meshnet.backends"
 
@@ -192,19 +196,13 @@ def available_backends() -> dict[str, EntryPoint]:
 def find_backend(backend_id: str) -> Backend:
     """The backend called `backend_id`.
 
-    Raises `BackendError` when there is none, when it cannot be imported, or when it is another one
-    than its entry point says.
+    Raises `BackendError` when there is none or more than one, when it cannot be imported, or when it is
+    another one than its entry point says.
     """
-    available = available_backends()
-    point = available.get(backend_id)
-    if point is None:
-        raise BackendError(
-            f"no backend {backend_id!r} is installed; there is: "
-            f"{', '.join(sorted(available)) or 'none'}. A backend comes with its package, as "
-            "reference-numpy, in the checkout, with `pip install -e '.[reference]'`"
-        )
+    point = _entry_point(backend_id)
     try:
         backend: Backend = point.load()()
+        named = text_of(backend.backend_id)
     except ImportError as error:
         raise BackendError(
             f"the backend {backend_id!r} ({point.value}) cannot be imported: {error}; install what "
@@ -215,9 +213,34 @@ def find_backend(backend_id: str) -> Backend:
             f"the backend {backend_id!r} ({point.value}) cannot be made: {fault_text(error)}; ask "
             "whoever makes it"
         ) from error
-    if backend.backend_id != backend_id:
+    if named != backend_id:
         raise BackendError(
-            f"the entry point {backend_id!r} gave the backend {backend.backend_id!r}; its package "
-            "must name both the same"
+            f"the entry point {backend_id!r} gave the backend {shown(named)}; its package must name "
+            "both the same"
         )
     return backend
+
+
+def _entry_point(backend_id: str) -> EntryPoint:
+    """The one entry point of that name."""
+    # Of distributions with one name importlib.metadata gives the first on the path alone.
+    offers = {_offer(point): point for point in entry_points(group=ENTRY_POINTS, name=backend_id)}
+    if not offers:
+        raise BackendError(
+            f"no backend {backend_id!r} is installed; there is: "
+            f"{', '.join(sorted(available_backends())) or 'none'}. A backend comes with its package, "
+            "as reference-numpy, in the checkout, with `pip install -e '.[reference]'`"
+        )
+    if len(offers) > 1:
+        raise BackendError(
+            f"the backend {backend_id!r} is offered more than once: by {' and by '.join(offers)}; "
+            "expected one. Uninstall the distributions that are not meant to compute here "
+            "(`pip uninstall NAME`)"
+        )
+    return next(iter(offers.values()))
+
+
+def _offer(point: EntryPoint) -> str:
+    """Who offers what."""
+    by = f"{dist.name} {dist.version}" if (dist := point.dist) else "an unknown distribution"
+    return f"{by} ({point.value})"

@@ -17,7 +17,7 @@ Whoever goes on to serve the shard keeps it: `with examined_shard(question) as e
     check       a check, a row of them, and what becomes of an exception
     expected    what the files should be
     shard       files, recipe, backend: what is to be proven
-    proof       load, version, layout, forward: the proof, and its report
+    proof       load, version, layout, text, forward: the proof, and its report
     machine     credentials, host, disk
     realm       clock, tracker, endpoint
     asking      how the realm is asked in earnest, over NATS and gRPC

@@ -1,8 +1,9 @@
 """The proof that a backend computes one context: loaded, compared, computed with, and reported.
 
-    load       do the layers load?
+    load       do the layers load, from files that keep still?
     version    is the running version the declared one?
     layout     is everything else that runs as declared, now that the backend has settled it?
+    text       does a prompt become tokens where it goes in, and a token text where it comes out?
     forward    does a bounded real forward give the numbers it must?
 
 `probe_capability` is the only way to a report in production. The report speaks of every finding, and
@@ -10,11 +11,16 @@ passes only if none failed; it is an `error` when no forward could be judged. A 
 else's code: whatever it raises or returns ends in a finding. Only what stops the process or the task
 (Ctrl-C, cancellation) goes through. There is no bound on time: how long a load may take only its owner
 knows.
+
+Files are hashed first and loaded after. So `stamps` hold what they were before either; one that has
+changed after the load, or after the forward, as a backend may read only then, fails it. What comes later
+is not seen: a backend that maps its files, and goes on reading them while it serves, computes with
+whatever is written into them then.
 """
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
@@ -22,26 +28,47 @@ from typing import cast
 import msgspec
 from msgspec import Struct
 
-from meshnet_node.backends import Backend, LoadedShard
+from meshnet_node.backends import Backend, LoadedShard, NoTokenizer
 from meshnet_node.capability import CapabilityContext, CapabilityReport, report_for
 from meshnet_node.doctor.check import Check, Silent, Telling, had, make_checks
-from meshnet_node.doctor.finding import Finding, failed, ok, skipped
+from meshnet_node.doctor.finding import Finding, failed, ok, skipped, warning
 from meshnet_node.foreign import cut, fault_text
+from meshnet_node.pin.gguf_file import Stamp
 from meshnet_node.probe import Measured, measure
 from meshnet_node.running import RUNTIME, Difference, differences
 
 _log = logging.getLogger(__name__)
 _SHORT = 12
 
+Stamps = Mapping[Path, Stamp | None]
+"""What files were at one time; None for one that could not be looked at."""
+
+
+def stamps_of(files: Iterable[Path]) -> Stamps:
+    """What the files are now."""
+    return {path: _stamp(path) for path in files}
+
+
+def _stamp(path: Path) -> Stamp | None:
+    try:
+        return Stamp.of(path.stat())
+    except OSError:
+        return None
+
 
 class Proof:
     """What the checks of one context learn, each for the next. Made by `proven`."""
 
     def __init__(
-        self, context: CapabilityContext, files: Sequence[Path], recorded: str | None
+        self,
+        context: CapabilityContext,
+        files: Sequence[Path],
+        stamps: Stamps,
+        recorded: str | None,
     ) -> None:
         self.context = context
         self.files = files
+        self.stamps = stamps
         self.recorded = recorded
         self.findings: tuple[Finding, ...] = ()
         self.shard: LoadedShard | None = None
@@ -99,12 +126,13 @@ def proven(
     context: CapabilityContext,
     *,
     files: Sequence[Path],
+    stamps: Stamps | None = None,
     recorded: str | None = None,
     telling: Telling | None = None,
 ) -> Iterator[Proof]:
     """The proof of what `context` selects, made. Its layers stay loaded until it is left."""
     telling = telling or Silent()
-    proof = Proof(context, files, recorded)
+    proof = Proof(context, files, stamps or stamps_of(files), recorded)
     try:
         proof.findings = make_checks(PROOF_CHECKS, proof, telling)
         yield proof
@@ -116,16 +144,19 @@ def probe_capability(
     context: CapabilityContext,
     *,
     files: Sequence[Path],
+    stamps: Stamps | None = None,
     recorded: str | None = None,
     telling: Telling | None = None,
     now: Callable[[], float] = time.time,
 ) -> CapabilityReport:
     """Load the layers that `context` selects from `files`, prove them, and report. Blocks.
 
-    `recorded` is the output digest that they must have, where one is known. A `CapabilityValidator`
-    once its files are bound (`functools.partial`). The report is dated `now()`, at the end.
+    `stamps` are what the files were before they were hashed, by default what they are when this is
+    called. `recorded` is the output digest that they must have, where one is known. A
+    `CapabilityValidator` once its files are bound (`functools.partial`). The report is dated `now()`, at
+    the end.
     """
-    with proven(context, files=files, recorded=recorded, telling=telling) as proof:
+    with proven(context, files=files, stamps=stamps, recorded=recorded, telling=telling) as proof:
         pass
     return proof.report(validated_at=now())
 
@@ -135,6 +166,8 @@ def _load(proof: Proof) -> Finding:
     proof.shard = proof.backend.load(
         proof.files, start=selection.start, end=selection.end, device=proof.context.device
     )
+    if moved := _moved(proof):
+        return failed("load", moved, _KEEP_STILL)
     size = proof.shard.memory_bytes / 2**20
     return ok("load", f"layers [{selection.start}, {selection.end}) in {size:,.1f} MiB")
 
@@ -165,6 +198,23 @@ def _layout(proof: Proof) -> Finding:
     return ok("layout", "every axis runs as declared")
 
 
+def _text(proof: Proof) -> Finding:
+    """The hop that holds layer 0 encodes a route's prompts, and the last one spells out its tokens."""
+    selection, shard = proof.context.selection, had(proof.shard)
+    takes, gives = selection.start == 0, selection.end == selection.artifact.layer_count
+    try:
+        if takes:
+            shard.encode(_PROMPT)
+        if gives:
+            shard.decode(0)
+    except NoTokenizer as error:
+        return warning(
+            "text", f"no tokenizer here: {error}", _NO_PROMPTS if takes else _NO_SPELLING
+        )
+    met = [*(["prompts are encoded"] if takes else []), *(["tokens spelled out"] if gives else [])]
+    return ok("text", " and ".join(met) or "layers in the middle meet none")
+
+
 def _forward(proof: Proof) -> Finding:
     selection = proof.context.selection
     proof.measured = measured = measure(
@@ -172,11 +222,23 @@ def _forward(proof: Proof) -> Finding:
     )
     if measured.status != "passed":
         return failed("forward", "; ".join(measured.faults), _NUMBERS)
+    if moved := _moved(proof):
+        return failed("forward", moved, _KEEP_STILL)
     equal = ", as the target records" if proof.recorded is not None else ""
     return ok(
         "forward",
         f"{measured.tokens} positions in {measured.duration_ms} ms, finite and twice the same; "
         f"output {measured.output_digest[:_SHORT]}{equal}",
+    )
+
+
+def _moved(proof: Proof) -> str:
+    """Which files are no longer what they were before they were hashed; empty if none."""
+    now = stamps_of(proof.stamps)
+    return "; ".join(
+        f"{path} changed while it was being proven"
+        for path, before in proof.stamps.items()
+        if now[path] != before
     )
 
 
@@ -187,6 +249,15 @@ _NUMBERS = (
     f"help; {FOR_ITS_MAKER}, under 'When the doctor objects'"
 )
 
+_PROMPT = "a mesh of shards"
+_GET_TOKENIZER = "for text get files with a tokenizer that the backend knows"
+_NO_PROMPTS = (
+    "token ids work, so `meshnet node certify` does; prompts do not, so `meshnet generate` and `certify "
+    f"--prompt` fail over this shard; {_GET_TOKENIZER}"
+)
+_NO_SPELLING = f"tokens come back all the same, without their text; {_GET_TOKENIZER}"
+_KEEP_STILL = "see that nothing writes to it or puts another in its place, and run this again"
+
 PROOF_CHECKS: tuple[Check[Proof, Finding], ...] = (
     Check(
         "load",
@@ -195,5 +266,6 @@ PROOF_CHECKS: tuple[Check[Proof, Finding], ...] = (
     ),
     Check("version", _version, _REPORT_IT, needs=("load",)),
     Check("layout", _layout, _REPORT_IT, needs=("load",)),
+    Check("text", _text, _REPORT_IT, needs=("load",)),
     Check("forward", _forward, _NUMBERS, needs=("load",)),
 )

@@ -4,7 +4,7 @@
     recipe     is one recipe declared, and does it fit the files?
     backend    is it installed, and can it use the device?
 
-Then it is known what is to be proven, and `proof` goes on with it: load, version, layout, forward.
+Then it is known what is to be proven, and `proof` goes on with it: load, version, layout, text, forward.
 
 A target or an earlier identity says what the files should be. Files that are not those are not
 computed with, and there is no report: it would be of something else.
@@ -30,7 +30,7 @@ from meshnet_node.doctor.check import (
 )
 from meshnet_node.doctor.expected import Expected, files_faults, label
 from meshnet_node.doctor.finding import Diagnosis, Finding, failed, ok, warning
-from meshnet_node.doctor.proof import PROOF_CHECKS, probe_capability, proven
+from meshnet_node.doctor.proof import PROOF_CHECKS, Stamps, probe_capability, proven, stamps_of
 from meshnet_node.foreign import shown
 from meshnet_node.pin import PinError, Pinned, Progress, pin
 from meshnet_node.recipe_identity import RuntimeRecipe
@@ -70,6 +70,7 @@ class ShardCase:
     def __init__(self, question: ShardQuestion) -> None:
         self.question = question
         self.target: LockedTarget | None = None
+        self.stamps: Stamps | None = None
         self.pinned: Pinned | None = None
         self.selection: ShardSelection | None = None
         self.recipe: RuntimeRecipe | None = None
@@ -105,7 +106,12 @@ def examine_shard(
     if context is None:
         return Diagnosis(tuple(told.findings))
     report = probe_capability(
-        context, files=question.files, recorded=case.recorded(context), telling=told, now=now
+        context,
+        files=question.files,
+        stamps=case.stamps,
+        recorded=case.recorded(context),
+        telling=told,
+        now=now,
     )
     return Diagnosis(tuple(told.findings), context.identity, report)
 
@@ -123,8 +129,13 @@ def examined_shard(
     if context is None:
         yield ExaminedShard(Diagnosis(tuple(told.findings)), None)
         return
-    recorded = case.recorded(context)
-    with proven(context, files=question.files, recorded=recorded, telling=told) as proof:
+    with proven(
+        context,
+        files=question.files,
+        stamps=case.stamps,
+        recorded=case.recorded(context),
+        telling=told,
+    ) as proof:
         report = proof.report(validated_at=now())
         diagnosis = Diagnosis(tuple(told.findings), context.identity, report)
         yield ExaminedShard(diagnosis, proof.shard)
@@ -147,6 +158,7 @@ def _files(case: ShardCase) -> Finding:
         return failed("files", str(error), "lock the target, or name another with --target")
     expected = question.expected
     known = target.artifact if target else expected.artifact if expected else None
+    case.stamps = stamps_of(question.files)
     try:
         with question.watched() as progress:
             pinned = pin(
@@ -179,9 +191,8 @@ def _files(case: ShardCase) -> Finding:
     case.target, case.pinned = target, pinned
     case.selection = ShardSelection(artifact, start, end)
     what = f"layers [{start}, {end}) of {artifact.layer_count}"
-    return ok(
-        "files", f"{what}, content {artifact.content_digest[:_SHORT]}{label(target, expected)}"
-    )
+    content = f"content {artifact.content_digest[:_SHORT]}{label(pinned, target, expected)}"
+    return ok("files", f"{what}, {content}")
 
 
 def _recipe(case: ShardCase) -> Finding:

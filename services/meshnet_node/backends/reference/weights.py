@@ -9,6 +9,8 @@ Rules
 - Tensors are read and dequantized a few megabytes at a time, straight into their place. Loading
   needs little more memory than what is loaded, and nothing is dequantized twice: where head and
   embedding are tied, they are one array.
+- Every weight is a finite number, or its tensor is refused by name: a forward sees one that is none
+  only once a token comes along that leads to it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -64,12 +66,25 @@ class Weights(Struct, frozen=True):
 
 
 def count_vocabulary(artifact: Artifact, keys: ArchitectureKeys) -> int:
-    """How many token ids there are, also for layers that never see one."""
-    for _, tensor in artifact.tensors():
-        if tensor.name in {EMBEDDING, HEAD} and len(tensor.dimensions) == _MATRIX:
-            return tensor.dimensions[-1]
+    """How many token ids there are, also for layers that never see one.
+
+    Raises `BackendError` where the file does not say, or says it in ways that differ.
+    """
+    stated = {
+        f"the rows of {tensor.name}": tensor.dimensions[-1]
+        for _, tensor in artifact.tensors()
+        if tensor.name in {EMBEDDING, HEAD} and len(tensor.dimensions) == _MATRIX
+    }
     if keys.holds("vocab_size"):
-        return keys.integer("vocab_size")
+        stated["the key vocab_size"] = keys.integer("vocab_size")
+    if len(set(stated.values())) > 1:
+        told = ", ".join(f"{number} by {what}" for what, number in stated.items())
+        raise BackendError(
+            f"{artifact.head.path}: the number of tokens is {told}, expected one number; convert the "
+            "model again"
+        )
+    if stated:
+        return next(iter(stated.values()))
     tokens = count(artifact.head, _TOKENS_KEY)
     if tokens is None:
         raise BackendError(
@@ -151,7 +166,10 @@ def _required(
 
 
 def read_tensor(file: GgufFile, tensor: Tensor) -> Array:
-    """One tensor, rows first. Raises `BackendError` for a type that gguf cannot dequantize."""
+    """One tensor, rows first.
+
+    Raises `BackendError` for a type that gguf cannot dequantize, and for a number that is none.
+    """
     kind = GGMLQuantizationType(tensor.type_id)
     weights: Array = np.empty(tensor.dimensions[::-1], np.float32)
     columns = tensor.dimensions[0]
@@ -165,7 +183,7 @@ def read_tensor(file: GgufFile, tensor: Tensor) -> Array:
         )
         rows = np.frombuffer(data, np.uint8).reshape(last - first, row_bytes)
         try:
-            # A scale that is no number is found by the first forward, not warned of here.
+            # A scale that is no number is refused below, not warned of here.
             with np.errstate(all="ignore"):
                 flat[first:last] = dequantize(rows, kind)
         except NotImplementedError as error:
@@ -173,4 +191,12 @@ def read_tensor(file: GgufFile, tensor: Tensor) -> Array:
                 f"{file.path}: the tensor {tensor.name!a} has the type {tensor.type_name}, which "
                 "gguf cannot dequantize; quantize the model to another"
             ) from error
+        finite = np.isfinite(flat[first:last])
+        if not finite.all():
+            row, column = divmod(int(finite.argmin()), columns)
+            raise BackendError(
+                f"{file.path}: the tensor {tensor.name!a} holds a NaN or an infinity, in row "
+                f"{first + row} at {column}; get the file again and compare it with its publisher's "
+                "digest"
+            )
     return weights
