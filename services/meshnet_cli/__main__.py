@@ -7,7 +7,10 @@ import sys
 
 def main() -> None:
     """Run the command line that this process was given, and exit."""
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    from meshnet_cli.leaving import end
+
+    end(code)
 
 
 def run(arguments: list[str]) -> int:
@@ -19,25 +22,35 @@ def run(arguments: list[str]) -> int:
     for stream in (sys.stdout, sys.stderr):
         # a terminal that cannot show a glyph is no reason to fail
         stream.reconfigure(errors="replace")  # type: ignore[union-attr] # text files, both
-    from meshnet_cli import errors
-    from meshnet_cli.app import make_app
-
     try:
+        # most of the first tenth of a second: Ctrl-C may come already
+        from meshnet_cli.app import make_app
+
         result = make_app(arguments)(
             arguments, exit_on_error=False, print_error=False, result_action="return_value"
         )
         sys.stdout.flush()
-    except KeyboardInterrupt:
-        return errors.INTERRUPTED
     except SystemExit:
         raise
     except BaseException as error:  # noqa: BLE001 - the last place that can tell a person
+        from meshnet_cli import errors
+
+        if _is_interrupted(error):
+            return errors.INTERRUPTED
         if errors.is_closed_pipe(error):
             # whoever read us has had enough; what is still buffered must not raise again at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return errors.CLOSED_PIPE
         return errors.report(error)
-    return result if isinstance(result, int) else errors.OK
+    return result if isinstance(result, int) else 0
+
+
+def _is_interrupted(error: BaseException) -> bool:
+    """Whether it is Ctrl-C, or came of it: whoever imports a module may hear of another error."""
+    behind: BaseException | None = error
+    while behind is not None and not isinstance(behind, KeyboardInterrupt):
+        behind = behind.__cause__ or behind.__context__
+    return behind is not None
 
 
 if __name__ == "__main__":

@@ -115,7 +115,8 @@ def checked(fact: AnyFact) -> AnyFact:
 
 def read_limited(path: Path, what: str) -> bytes:
     """The bytes of a file that a person names; no more than an event could hold."""
-    content = path.read_bytes()
+    with path.open("rb") as file:
+        content = file.read(MAX_BODY + 1)
     if len(content) > MAX_BODY:
         raise CliError(f"{path} is larger than {MAX_BODY:,} bytes: no {what}")
     return content

@@ -1,11 +1,14 @@
 """The fact that registers a shard, made of what its owner declares and what the doctor proved."""
 
+import time
+from collections.abc import Iterable
+
 import msgspec
 from msgspec import Struct
 
 from meshnet_events.envelope import canonical
 from meshnet_events.facts import Host, ShardRegistered
-from meshnet_node.admission import AdmissionRequirement, admit
+from meshnet_node.admission import AdmissionRequirement, CapabilityAdmissionError, admit
 from meshnet_node.capability import CapabilityReport
 from meshnet_node.recipe_identity import ShardIdentity
 
@@ -18,9 +21,36 @@ class Offer(Struct, frozen=True):
     report: CapabilityReport
     device: str
 
-    def admit(self) -> None:
-        """Raise CapabilityAdmissionError unless the proof is fresh, passed, and about just this."""
-        admit(AdmissionRequirement.for_identity(self.identity, device=self.device), self.report)
+    def admit(self, *, now: float | None = None) -> None:
+        """Raise CapabilityAdmissionError unless the proof is fresh, passed, and about just this.
+
+        `now` is as `admission.admit` has it.
+        """
+        requirement = AdmissionRequirement.for_identity(self.identity, device=self.device)
+        admit(requirement, self.report, now=now)
+
+
+def admit_by_broker(offers: Iterable[Offer], time_ns: int) -> None:
+    """Admit what was admitted by this machine's clock by the broker's, as the registry will.
+
+    Raises CapabilityAdmissionError, with how far the two clocks are apart.
+    """
+    broker = max(-_MOST_NS, min(time_ns, _MOST_NS)) / 1e9
+    for offer in offers:
+        try:
+            offer.admit(now=broker)
+        except CapabilityAdmissionError as refusal:
+            apart = time.time() - broker
+            raise CapabilityAdmissionError(
+                refusal.reason,
+                f"by the broker's clock, as the registry judges {offer.shard_id}: {refusal.message}. "
+                f"This machine's clock is {abs(apart):,.0f} s {'ahead of' if apart > 0 else 'behind'} "
+                "the broker's: set it by a time server (NTP), and prove the shard again",
+            ) from refusal
+
+
+_MOST_NS = 2**63
+"""Farther off than any clock: a tracker may answer any integer, and not all have a float."""
 
 
 def registration(offer: Offer, *, boot_id: str, endpoint: str, host: Host) -> ShardRegistered:

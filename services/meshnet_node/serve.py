@@ -4,6 +4,7 @@
     register          every shard, in a boot of its own: a UUID that no process had before
     serve             sessions; presence every few seconds; refused neighbours are tried again
     withdraw          when told to stop: every shard, then everything said is sent
+    end               in bounded time, also where a call of a backend never returns
 
 What is said goes through the outbox: a node that dies says the rest when it starts again. Its claims
 then end by themselves, as the new boot registers.
@@ -32,12 +33,13 @@ from meshnet_bus.root import check_root
 from meshnet_events.facts import Host, ShardWithdrawn
 from meshnet_events.keys import EventKey
 from meshnet_events.presence import Presence
-from meshnet_events.queries import NOT_FOUND, ClaimAnswer, ClaimQuery, NodeQuery
+from meshnet_events.queries import NOT_FOUND, ClaimAnswer, ClaimQuery, ClockQuery, NodeQuery
+from meshnet_node.admission import CapabilityAdmissionError
 from meshnet_node.backends import LoadedShard
 from meshnet_node.directory import NodeDirectory
-from meshnet_node.registration import Offer, registration
+from meshnet_node.registration import Offer, admit_by_broker, registration
 from meshnet_node.session.node import Limits, Node, ServedShard
-from meshnet_node.session.responder import Responder, serve
+from meshnet_node.session.responder import CALLS_TIMEOUT_S, Responder, serve
 from meshnet_node.session.retry import try_again
 from meshnet_node.session.transport import Endpoint, Tls, default_listen
 
@@ -83,11 +85,15 @@ class LoadedOffer(Struct, frozen=True):
     loaded: LoadedShard
 
 
-Kind = Literal["listening", "registered", "verdict", "trouble", "withdrawn"]
+Kind = Literal["listening", "registered", "verdict", "trouble", "withdrawn", "abandoned"]
 
 
 class Notice(Struct, frozen=True):
-    """Something that a node's owner should know."""
+    """Something that a node's owner should know.
+
+    `abandoned`: a thread is still at work in a shard (`ServedShard.abandon`). It must not be closed, and
+    Python would wait for the thread: only `os._exit` ends this process.
+    """
 
     kind: Kind
     text: str
@@ -105,7 +111,10 @@ async def serve_node(
     stop: Callable[[], Awaitable[object]],
     tell: Tell,
 ) -> None:
-    """Serve `shards` until `stop` returns, then withdraw them.
+    """Serve `shards` until `stop` returns, then withdraw them. From then on all is bounded.
+
+    The last thing that is told, also where this raises, is each shard that a backend's call did not
+    come back from: `abandoned`.
 
     Raises NotAdmitted and BootIsOver; to begin with `Unreachable` when the bus cannot be reached,
     `WrongRoot`, CannotListen, CapabilityAdmissionError, and ValueError for an endpoint that is none, or
@@ -142,6 +151,7 @@ async def serve_node(
             tls=settings.tls,
             limits=settings.limits,
         )
+        stack.callback(_tell_abandoned, node, tell)
         listen = settings.listen or default_listen(endpoint)
         tls = settings.tls if endpoint.secure else None
         responder = await stack.enter_async_context(serve(node, listen, tls=tls))
@@ -156,6 +166,15 @@ async def serve_node(
 def _served(one: LoadedOffer) -> ServedShard:
     offer = one.offer
     return ServedShard(offer.shard_id, offer.identity, one.loaded, synthetic=offer.report.synthetic)
+
+
+def _tell_abandoned(node: Node, tell: Tell) -> None:
+    for shard in node.shards.values():
+        if shard.is_abandoned:
+            text = (
+                f"a call of the backend did not return in {CALLS_TIMEOUT_S:g} s; ending without it"
+            )
+            tell(Notice("abandoned", f"{shard.shard_id}: {text}"))
 
 
 class _Life:
@@ -185,6 +204,7 @@ class _Life:
         self._registered: dict[str, int] = {}
         """By shard, a sequence that its registration is not behind."""
         self._verdicts: dict[str, tuple[object, ...]] = {}
+        self._answering = frozenset(node.shards)
 
     async def live(self, stop: Callable[[], Awaitable[object]]) -> None:
         """Register, serve until told to stop, withdraw."""
@@ -202,12 +222,12 @@ class _Life:
             tasks.cancel_scope.cancel()
 
     async def _register(self) -> None:
-        await self._check_host()
         settings, boot_id = self._settings, self._node.boot_id
         facts = [
             registration(offer, boot_id=boot_id, endpoint=settings.endpoint, host=settings.host)
             for offer in self._offers
         ]
+        await self._check_first()
         settings.directory.keep_boot(boot_id)
         for fact in facts:
             self._handed[fact.shard_id] = await self._outbox.hand(fact)
@@ -217,6 +237,25 @@ class _Life:
             self._registered[shard_id] = sequence
             await self._look_after(shard_id)
 
+    async def _check_first(self) -> None:
+        """Raise NotAdmitted where a tracker tells of something that speaks against registering."""
+        try:
+            await self._check_host()
+            await self._check_clock()
+        except (QueryRefused, Unreachable) as error:
+            _log.info("no tracker says on which host this node was, or what time it is: %s", error)
+
+    async def _check_clock(self) -> None:
+        """Raise NotAdmitted where a clock is so wrong that the registry would refuse the proofs.
+
+        A node that is started again and again would else leave a refused registration each time.
+        """
+        clock = await self._asker.ask(ClockQuery())
+        try:
+            admit_by_broker(self._offers, clock.time_ns)
+        except CapabilityAdmissionError as error:
+            raise NotAdmitted(f"{error}; nothing was registered") from error
+
     async def _check_host(self) -> None:
         """Raise NotAdmitted where registering would look like a copied key.
 
@@ -225,20 +264,17 @@ class _Life:
         before; a thief does not ask.
         """
         node, host = self._node, self._settings.host
-        try:
-            known = await self._asker.ask(NodeQuery(node=node.key.public))
-            for shard_id in known.shards:
-                claim = await self._asker.ask(ClaimQuery(node=node.key.public, shard_id=shard_id))
-                if claim.status == "live" and claim.host.id != host.id:
-                    raise NotAdmitted(
-                        f"{shard_id} of this node is live on another host (by {claim.host.source}, "
-                        f"{claim.host.id[:12]}; this one is by {host.source}, {host.id[:12]}), and two "
-                        "hosts with one key are a conflict. Is it this machine, name it as before "
-                        "(--declared-host, or none); did the node move, `meshnet node withdraw` first; "
-                        "is it neither, the key was copied: ask the operator to suspend the node"
-                    )
-        except (QueryRefused, Unreachable) as error:
-            _log.info("no tracker says on which host this node was: %s", error)
+        known = await self._asker.ask(NodeQuery(node=node.key.public))
+        for shard_id in known.shards:
+            claim = await self._asker.ask(ClaimQuery(node=node.key.public, shard_id=shard_id))
+            if claim.status == "live" and claim.host.id != host.id:
+                raise NotAdmitted(
+                    f"{shard_id} of this node is live on another host (by {claim.host.source}, "
+                    f"{claim.host.id[:12]}; this one is by {host.source}, {host.id[:12]}), and two "
+                    "hosts with one key are a conflict. Is it this machine, name it as before "
+                    "(--declared-host, or none); did the node move, `meshnet node withdraw` first; "
+                    "is it neither, the key was copied: ask the operator to suspend the node"
+                )
 
     async def _stored(self, shard_id: str, handed: Handed) -> int:
         """Wait until a registration is stored, and say so where that takes long."""
@@ -279,12 +315,26 @@ class _Life:
             await anyio.sleep(SEND_EVERY_S)
 
     async def _send_presence(self) -> None:
+        """Say that this node is alive, with the shards that can be computed with just now."""
+        answering = self._node.answering
+        self._tell_hanging(frozenset(answering))
         presence = Presence(
             boot_id=self._node.boot_id,
             load=self._responder.load,
-            shards=tuple(self._node.shards),
+            shards=answering,
         )
         await send_presence(self._nc, self._node.realm, self._node.key.public, presence)
+
+    def _tell_hanging(self, answering: frozenset[str]) -> None:
+        """Tell, once each way, of backends that do not come back from a call, and of those that did."""
+        for shard_id in sorted(self._answering - answering):
+            self._trouble(
+                f"{shard_id}: the backend has been in one call for more than "
+                f"{self._node.limits.step_timeout_s:g} s; until it returns no route is to use this shard"
+            )
+        for shard_id in sorted(answering - self._answering):
+            self._trouble(f"{shard_id}: the backend has returned; routes may use this shard again")
+        self._answering = answering
 
     async def _try_refused_again(self) -> None:
         while True:

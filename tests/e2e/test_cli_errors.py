@@ -10,7 +10,15 @@ from cli_kit import MESHNET
 from meshnet_bus.asker import QueryRefused
 from meshnet_bus.outbox import OutboxStopped
 from meshnet_bus.place import KeyInUse
-from meshnet_cli.errors import CLOSED_PIPE, FAILED, UNREACHABLE, explain, is_closed_pipe
+from meshnet_cli.errors import (
+    CLOSED_PIPE,
+    FAILED,
+    INTERRUPTED,
+    UNREACHABLE,
+    explain,
+    is_closed_pipe,
+)
+from meshnet_events.envelope import MAX_BODY
 
 
 def raised_from(error, cause):
@@ -56,3 +64,95 @@ def test_a_closed_pipe_is_one_in_a_group_of_tasks_too():
     group = BaseExceptionGroup("", [BrokenPipeError()])
     assert is_closed_pipe(group)
     assert not is_closed_pipe(BaseExceptionGroup("", [BrokenPipeError(), KeyInUse("one")]))
+
+
+CTRL_C = """
+import os, signal, sys
+
+def press():
+    os.kill(os.getpid(), signal.SIGINT)
+
+class Named:
+    def __set_name__(self, owner, name):
+        press()
+
+class WhileImporting:
+    def find_spec(self, name, path=None, target=None):
+        if name == os.environ["MODULE"]:
+            if os.environ["IN"] == "a class":  # before Python 3.12 another error comes of it
+                type("Holder", (), {"member": Named()})
+            press()
+
+sys.meta_path.insert(0, WhileImporting())
+"""
+
+
+@pytest.mark.parametrize("within", ["a module", "a class"])
+@pytest.mark.parametrize(
+    "module", ["meshnet_cli.app", "cyclopts", "meshnet_cli.commands.log", "anyio", "rich.console"]
+)
+def test_ctrl_c_while_a_command_is_still_imported_ends_it_without_a_word(meshnet, module, within):
+    (meshnet.home / "sitecustomize.py").write_text(CTRL_C)
+    env = {"PYTHONPATH": str(meshnet.home), "MODULE": module, "IN": within}
+    history = Path(__file__).parents[1] / "data" / "history.ndjson"
+    ran = meshnet("log", "--from", history, code=INTERRUPTED, **env)
+    assert (ran.out, ran.err) == ("", "")
+
+
+# -- files that are not what they are named for ---------------------------------------------------------
+
+
+REPORT = """
+{"model": {"model_id": "acme/model", "model_artifact_digest": ""}, "shard": {"start": 0, "end": 9},
+ "recipe": {"recipe_id": "dense", "recipe_version": "1", "runtime_recipe_digest": ""},
+ "backend": {"backend_id": "llama.cpp", "device": "cpu"}, "status": "passed",
+ "validated_at": 1790000000.5, "tokens": 4, "duration_ms": 812}
+"""
+
+
+@pytest.fixture
+def registering(meshnet):
+    """`registering(identity=…, report=…)`: how a shard is registered with these files."""
+    meshnet("node", "init", "--dir", "node")
+    report = meshnet.home / "report.json"
+    report.write_text(REPORT)
+
+    def words(**files):
+        files = {"identity": report, "report": report} | files
+        named = [word for name, path in files.items() for word in (f"--{name}", path)]
+        return (
+            "node", "register", "--dir", "node", "--realm", "lab", "--server", "nats://127.0.0.1:1",
+            "--endpoint", "grpc://127.0.0.1:7001", *map(str, named),
+        )  # fmt: skip
+
+    return words
+
+
+@pytest.mark.parametrize(
+    "content", ["[" * 100_000, '{"artifact":' * 5_000, '{"artifact":' * 900 + "1" + "}" * 900]
+)
+def test_an_identity_that_nests_too_deep_is_named_and_is_no_error_of_ours(
+    meshnet, registering, content
+):
+    deep = meshnet.home / "deep.json"
+    deep.write_text(content)
+    err = meshnet(*registering(identity=deep), code=FAILED).err
+    assert err.startswith(f"meshnet: {deep}")
+    assert "of meshnet's own" not in err
+
+
+@pytest.mark.parametrize("which", ["identity", "report"])
+def test_of_a_file_without_end_no_more_is_read_than_could_be_meant(meshnet, registering, which):
+    asked = subprocess.Popen(
+        [*MESHNET, *registering(**{which: "/dev/stdin"})],
+        stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=meshnet.env, cwd=meshnet.home,
+    )  # fmt: skip
+    try:
+        asked.stdin.write(b" " * (MAX_BODY + 1))
+        asked.stdin.flush()  # and it stays open: whoever waits for its end waits for ever
+        asked.wait(20)
+        assert asked.returncode == FAILED
+        assert b"/dev/stdin is larger than" in asked.stderr.read()
+    finally:
+        asked.kill()
+        asked.communicate()

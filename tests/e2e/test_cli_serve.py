@@ -49,6 +49,10 @@ def test_an_endpoint_that_peers_cannot_use_is_a_usage_error(told, endpoint, said
     [
         (("--shard-id", "Main"), "[a-z0-9-]{1,32}"),
         (("--declared-host", ""), "--declared-host"),
+        (("--ask-every", "1e-9"), "Must be >= 1"),
+        (("--ask-every", "nan"), "Must be"),
+        (("--ask-every", "inf"), "Must be <= 86400"),
+        (("--max-sessions", "0"), "Must be >= 1"),
         (("--listen", "7001"), "expected host:port"),
         (("--listen", "127.0.0.1:0"), "expected host:port"),
         (("--listen", "127.0.0.1:70000"), "expected host:port"),

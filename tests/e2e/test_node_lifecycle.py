@@ -13,7 +13,7 @@ def nodes(nodes):
     return nodes
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_node_that_is_told_to_stop_withdraws_its_shard(nodes, how):
     served = nodes.serve("ada", "0:3", host="h1")
     assert nodes.shard("ada")["status"] == "live"
@@ -113,6 +113,41 @@ def test_a_suspended_node_hears_of_it_and_a_reinstated_one_must_start_anew(nodes
     assert "started again" in words
     nodes.serve("ada", "0:3", host="h1")
     assert nodes.shard("ada")["status"] == "live"
+
+
+WRONG_CLOCK = """
+import time
+
+def ahead(real, by):
+    return lambda: real() + by
+
+time.time, time.time_ns = ahead(time.time, 7_200), ahead(time.time_ns, 7_200 * 10**9)
+"""
+
+
+def test_a_node_whose_clock_is_wrong_is_told_by_how_much_and_nothing_is_registered(
+    nodes, tmp_path, monkeypatch
+):
+    site, folder = tmp_path / "site", nodes.home / "ada"
+    site.mkdir()
+    (site / "sitecustomize.py").write_text(WRONG_CLOCK)
+    monkeypatch.setitem(nodes.cli.env, "PYTHONPATH", str(site))
+
+    code, words = nodes.start("ada", "0:3", host="h1").ended()
+    assert code == 1
+    assert "7,200 s ahead of the broker's" in words
+    files = ("--identity", folder / "identity.json", "--report", folder / "report.json")
+    nodes.cli(
+        "node", "doctor", nodes.model, "--manifest", nodes.manifest, "--dir", folder,
+        "--declared-host", "h1", *files, code=1,
+    )  # fmt: skip
+    refused = nodes.cli(
+        "node", "register", *files, "--dir", folder, "--declared-host", "h1", "--new-boot",
+        "--endpoint", "grpc://127.0.0.1:7009", code=1,
+    )  # fmt: skip
+    assert "7,200 s ahead of the broker's" in refused.err
+    assert "nothing was published" in refused.err
+    assert nodes.log() == []
 
 
 def test_a_port_that_is_taken_is_told_before_anything_is_registered(nodes):

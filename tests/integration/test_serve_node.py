@@ -4,9 +4,10 @@ import logging
 import os
 import re
 import resource
+import threading
 import time
 import uuid
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import anyio
 import msgspec
@@ -31,11 +32,13 @@ from meshnet_events.queries import ClaimQuery
 from meshnet_events.screened import Event
 from meshnet_node import handshake
 from meshnet_node import serve as serve_module
+from meshnet_node.admission import CapabilityAdmissionError
 from meshnet_node.capability import CapabilityContext, ShardSelection
 from meshnet_node.directory import NodeDirectory
-from meshnet_node.registration import Offer, registration
+from meshnet_node.registration import Offer, admit_by_broker, registration
 from meshnet_node.serve import BootIsOver, LoadedOffer, NotAdmitted, ServeSettings, serve_node
 from meshnet_node.session.failure import SessionFailed
+from meshnet_node.session.node import Limits
 from meshnet_node.testing import SyntheticBackend, passing_validator
 from meshnet_tracker.api.nats import TrackerApi
 from meshnet_tracker.projector import Projector
@@ -81,12 +84,15 @@ def offer(start=0, end=LAYERS, *, age_s=0):
 class AtWork:
     """A node that serves, and what it tells its owner. One run of it is one boot."""
 
-    def __init__(self, server, directory, key, *, layers=(0, LAYERS)):
+    def __init__(self, server, directory, key, *, layers=(0, LAYERS), others=(), **settings):
         self.key, self.directory = key, directory
         self.loaded = ToyShard(*layers)
         self.notices = []
         self.stop, self.over, self.scope = anyio.Event(), anyio.Event(), anyio.CancelScope()
         self.shards = [LoadedOffer(offer(*layers), self.loaded)]
+        for name in others:
+            another = msgspec.structs.replace(offer(*layers), shard_id=name)
+            self.shards.append(LoadedOffer(another, ToyShard(*layers)))
         self.settings = ServeSettings(
             realm=REALM,
             server=server.url,
@@ -94,6 +100,7 @@ class AtWork:
             endpoint=f"grpc://127.0.0.1:{free_port()}",
             host=host_of(key),
             ask_every_s=0.1,
+            **settings,
         )
 
     async def run(self):
@@ -425,6 +432,152 @@ async def test_a_node_without_any_tracker_serves_and_says_that_nobody_tells_the_
             assert (await node.told("verdict")).claim.boot_id == node.boot_id
             kinds = [one.kind for one in node.notices]
             assert kinds == ["listening", "registered", "trouble", "verdict"]
+
+
+# -- a backend that does not come back -----------------------------------------------------------------
+
+
+class Hanging:
+    """A backend's call that takes until it is let go."""
+
+    def __init__(self):
+        self.began, self.go_on = threading.Event(), threading.Event()
+
+    def __call__(self, _slot, _rows):
+        self.began.set()
+        assert self.go_on.wait(30)
+
+
+@asynccontextmanager
+async def in_a_call(node, user):
+    """A session whose forward does not return until the call is let go; what is being computed."""
+    hanging = node.loaded.twist = Hanging()
+    done = []
+    async with lab() as lab_, alongside() as tasks:
+
+        async def compute():
+            caller = lab_.caller(key=user)
+            with suppress(SessionFailed):
+                async with lab_.open(node.as_remote().hop(), caller=caller) as route:
+                    done.extend(await tokens_of(route, (3, 14), 1))
+
+        tasks.start_soon(compute)
+        await until(hanging.began.is_set)
+        try:
+            yield hanging, done
+        finally:
+            hanging.go_on.set()
+
+
+@pytest.mark.parametrize("others", [(), ("other",)])
+async def test_a_shard_whose_backend_hangs_is_offered_to_nobody_until_it_returns(
+    world, nc, monkeypatch, others
+):
+    monkeypatch.setattr(serve_module, "SEND_EVERY_S", 0.05)
+    key, user = await world.enrolled(), await world.enrolled("a user")
+    heard = []
+    async with world.tracker(), alongside() as tasks:
+        await tasks.start(listen_presence, nc, REALM, lambda _, said: heard.append(said.shards))
+        quick = Limits(step_timeout_s=0.3)
+        async with world.serving(key, limits=quick, others=others) as node:
+            await node.told("verdict")
+            await until(lambda: heard[-1:] == [("main", *others)])
+            async with in_a_call(node, user) as (hanging, done):
+                await until(lambda: heard[-1] == others)
+                assert "no route is to use this shard" in (await node.told("trouble", "main")).text
+                assert "not-live" in (await node.told("verdict", "not-live")).claim.reasons
+                async with lab() as lab_:
+                    with pytest.raises(
+                        SessionFailed, match="unavailable: the backend does not return"
+                    ):
+                        async with lab_.open(node.as_remote().hop(), caller=lab_.caller(key=user)):
+                            pass
+                hanging.go_on.set()
+                await until(lambda: heard[-1] == ("main", *others))
+                await until(lambda: done == whole_model((3, 14), 1))
+            troubles = [one.text for one in node.notices if one.kind == "trouble"]
+            assert len(troubles) == 2, "once each way"
+            assert "may use this shard again" in troubles[1]
+    assert node.loaded.faults == []
+
+
+@pytest.mark.parametrize("how", ["told to stop", "cancelled"])
+async def test_a_node_whose_backend_hangs_ends_without_it_and_says_so_last(world, monkeypatch, how):
+    monkeypatch.setattr("meshnet_node.session.responder.CALLS_TIMEOUT_S", 0.3)
+    key, user = await world.enrolled(), await world.enrolled("a user")
+    async with world.tracker(), alongside() as tasks:
+        node = world.node(key, others=("other",))
+        tasks.start_soon(node.run)
+        await node.told("verdict", "other")
+        async with in_a_call(node, user) as (hanging, done):
+            (node.stop.set if how == "told to stop" else node.scope.cancel)()
+            await node.ended()
+            assert not hanging.go_on.is_set()
+            assert done == []
+        status = (await world.claim(node)).status
+    last = [(one.kind, one.text.partition(":")[0]) for one in node.notices][-2:]
+    assert last[1] == ("abandoned", "main"), "and not the other shard, which may be closed"
+    assert (status, last[0][0]) == (
+        ("withdrawn", "withdrawn") if how == "told to stop" else ("live", "verdict")
+    )
+    assert (node.loaded.open_slots, node.loaded.faults) == (1, []), "nobody called it meanwhile"
+
+
+# -- clocks --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """`clock.off_by(seconds)`: from now on, for whoever asks this machine and not the broker."""
+
+    class Clock:
+        @staticmethod
+        def off_by(seconds, real=time.time):
+            monkeypatch.setattr(time, "time", lambda: real() + seconds)
+
+    return Clock()
+
+
+@pytest.mark.parametrize(
+    ("off_by", "said"),
+    [(3_600, "stale.* 3,600 s ahead of the broker's"), (-1_800, "stale.* 1,800 s behind")],
+)
+async def test_a_node_whose_clock_is_wrong_leaves_nothing_in_the_log_however_often_it_starts(
+    world, clock, off_by, said
+):
+    key = await world.enrolled()
+    async with world.tracker():
+        clock.off_by(off_by)
+        for _ in range(2):
+            node = world.node(key)
+            await fails(node, NotAdmitted, f"{said}.*NTP.*nothing was registered")
+            assert [one.kind for one in node.notices] == ["listening"]
+        assert await world.said_by(key) == []
+
+
+async def test_a_clock_that_is_off_by_less_than_the_rule_allows_keeps_no_node(world, clock):
+    key = await world.enrolled()
+    async with world.tracker():
+        clock.off_by(50)
+        async with world.serving(key) as node:
+            assert (await node.told("verdict")).claim.status == "live"
+
+
+async def test_a_node_that_nobody_tells_the_time_registers_as_it_did(world, clock):
+    key = await world.enrolled()
+    clock.off_by(3_600)
+    async with world.serving(key) as node:
+        await node.told("registered")
+
+
+@pytest.mark.parametrize("time_ns", [10**400, -(10**400)])
+def test_a_tracker_that_tells_no_time_that_a_clock_could_have_is_heard_as_one_that_is_far_off(
+    time_ns,
+):
+    with pytest.raises(
+        CapabilityAdmissionError, match=r"stale: .* s (ahead of|behind) the broker's"
+    ):
+        admit_by_broker([offer()], time_ns)
 
 
 # -- boots that are over, and nodes that are not heard -------------------------------------------------

@@ -5,27 +5,32 @@ import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import anyio
 import msgspec
 from cyclopts import App, Parameter
 from msgspec import Struct
 
+from meshnet_bus.asker import QueryRefused
+from meshnet_bus.client import Unreachable
 from meshnet_cli import look
 from meshnet_cli.commands.certify import certify
 from meshnet_cli.commands.doctor import doctor, manifest
 from meshnet_cli.commands.pin import pin
 from meshnet_cli.commands.serve import serve
 from meshnet_cli.commands.status import status
+from meshnet_cli.driving import asking
 from meshnet_cli.errors import FAILED, NOT_FOUND, OK, USAGE, CliError
 from meshnet_cli.key_files import keep_key, new_key, read_node_key, write_new
 from meshnet_cli.options import OUTPUT, WHERE, NodeDir, Output, Where
 from meshnet_cli.output import NOTHING_CHANGED, answer, line, pairs
-from meshnet_cli.profile import settle
+from meshnet_cli.profile import Settings, settle
 from meshnet_cli.publishing import naming_faults, publish_as_node, read_limited, source_of
 from meshnet_cli.reaching import parse_endpoint
 from meshnet_cli.remedies import enrol, reinstate
 from meshnet_cli.state_source import load
 from meshnet_events.enrolment import sign_request
 from meshnet_events.facts import ShardRegistered, ShardWithdrawn
+from meshnet_events.queries import ClockQuery
 from meshnet_events.reasons import NOT_ENROLLED, SUSPENDED
 from meshnet_node.directory import NodeDirectory
 from meshnet_node.host import host_of
@@ -160,9 +165,10 @@ def register(
 ) -> int:
     r"""Register a shard, with the proof that this machine can compute it.
 
-    The proof is checked here first, by the rule that the registry applies again: it must be fresh,
-    passed, and about exactly what is registered. A bad one is refused and nothing is published.
-    Afterwards the registry is asked for its verdict. Exit code 1 when that is a refusal.
+    The proof is checked here first, by the rule that the registry applies again: it must be fresh, also
+    by the broker's clock, passed, and about exactly what is registered. A bad one is refused and
+    nothing is published. Afterwards the registry is asked for its verdict. Exit code 1 when that is a
+    refusal.
 
     `meshnet node doctor --identity first.json --report report.json` writes both files. Runtimes that
     are not ours write them themselves.
@@ -207,7 +213,7 @@ def register(
         --endpoint grpc://10.0.0.7:7001 --new-boot
     ```
     """
-    from meshnet_node.registration import Offer, registration
+    from meshnet_node.registration import Offer, admit_by_broker, registration
 
     settings = settle(where)
     realm = settings.need_realm()
@@ -220,6 +226,9 @@ def register(
     boot_id, host = _boot(node, boot, is_new=new_boot), host_of(realm, declared_host)
     with naming_faults(ShardRegistered):
         fact = registration(offer, boot_id=boot_id, endpoint=endpoint, host=host)
+    time_ns = anyio.run(_broker_time, settings)
+    if time_ns is not None:
+        admit_by_broker([offer], time_ns)
     published, known = publish_as_node(where, node, key, fact, remedies=_remedies(node, key.public))
     state = known.state
     claim = state.claims[key.public][shard_id]
@@ -303,10 +312,19 @@ def _read_identity(path: Path) -> "ShardIdentity":
 
     try:
         return ShardIdentity.from_dict(msgspec.json.decode(read_limited(path, "identity block")))
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise CliError(f"{path} is no identity block: {error}", _HOW_TO_IDENTIFY) from error
     except RecipeIdentityError as error:
         raise CliError(f"{path}: {error}", _HOW_TO_IDENTIFY) from error
+
+
+async def _broker_time(settings: Settings) -> int | None:
+    """The broker's time, ns since the epoch; None where no tracker tells it. Raises Unreachable."""
+    async with asking(settings) as asker:
+        try:
+            return (await asker.ask(ClockQuery())).time_ns
+        except (QueryRefused, Unreachable):
+            return None
 
 
 def _remedies(directory: NodeDirectory, node: str) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import signal
 import sys
-from contextlib import ExitStack
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +12,7 @@ from cyclopts import Parameter, validators
 from meshnet_cli import look
 from meshnet_cli.errors import USAGE, CliError
 from meshnet_cli.key_files import read_node_key
+from meshnet_cli.leaving import closing_in_time, leave_open
 from meshnet_cli.logs import log_to_stderr
 from meshnet_cli.options import (
     NODE,
@@ -74,8 +75,8 @@ def serve(
         float,
         Parameter(
             group=NODE,
-            validator=validators.Number(gt=0),
-            help="So many seconds between asking the tracker what has become of the claim.",
+            validator=validators.Number(gte=1, lte=86_400),
+            help="Ask the tracker what has become of the claim every so many seconds.",
         ),
     ] = 15.0,
     directory: NodeDir = None,
@@ -84,13 +85,17 @@ def serve(
     where: Where = WHERE,
     output: Output = OUTPUT,
 ) -> None:
-    r"""Prove a shard, register it, and compute with it until Ctrl-C or SIGTERM.
+    r"""Prove a shard, register it, and compute with it until it is told to stop.
 
     The doctor comes first: a shard that does not compute what its recipe declares is not registered.
     Then the node listens, registers in a boot of its own, and asks the tracker what it made of that.
     Peers open sessions here; users' tokens and forwards to be attested pass through. What the node has
-    to say is kept in `outbox.db` in its directory until it is stored, also over a crash. When it is
-    told to stop it takes no new sessions, withdraws its shard, and waits for that to be stored.
+    to say is kept in `outbox.db` in its directory until it is stored, also over a crash.
+
+    Ctrl-C, SIGTERM and SIGHUP, as of a terminal that is closed, tell it to stop: it takes no new
+    sessions, withdraws its shard, and waits for that to be stored. If nobody reads its output any more
+    it does the same. A backend that does not come back from a call keeps it for some seconds and no
+    longer; that it is left behind is told, and changes no exit code.
 
     A node that is started again is a new boot: its older claims end. If another process with the same
     key takes its place, this one stops, with exit code 1.
@@ -131,12 +136,17 @@ def serve(
         ask_every_s=ask_every,
     )
     screen = console() if output.format == "table" else None
-    with ExitStack() as stack:
+    with closing_in_time() as stack:
         examined = stack.enter_context(
             examined_shard(question_of(files, shard), telling=Follow(screen))
         )
         offer = _offer(examined, shard_id, is_told=screen is not None)
-        anyio.run(_serve, serving, key, [offer], screen)
+        owner = _Owner(key, screen)
+        try:
+            anyio.run(_serve, serving, key, [offer], owner)
+        finally:
+            if owner.was_told_of_abandoned:
+                leave_open(stack)
 
 
 def _offer(examined: "ExaminedShard", shard_id: str, *, is_told: bool) -> "LoadedOffer":
@@ -168,28 +178,71 @@ def _offer(examined: "ExaminedShard", shard_id: str, *, is_told: bool) -> "Loade
     return LoadedOffer(offer, examined.shard)
 
 
-async def _serve(
-    settings: "ServeSettings",
-    key: "EventKey",
-    shards: "Sequence[LoadedOffer]",
-    screen: "Console | None",
-) -> None:
-    from meshnet_node.serve import serve_node
+class _Owner:
+    """Whoever started the node, and reads what it tells on stdout and stderr."""
 
-    def tell(notice: "Notice") -> None:
+    def __init__(self, key: "EventKey", screen: "Console | None") -> None:
+        self.gone: OSError | None = None
+        """Why nothing can be told any more."""
+        self.is_gone = anyio.Event()
+        self.was_told_of_abandoned = False
+        self._key = key
+        self._screen = screen
+
+    def tell(self, notice: "Notice") -> None:
+        """Tell it, if anybody is there. Raises nothing: a node still has to take its leave."""
+        self.was_told_of_abandoned |= notice.kind == "abandoned"
+        if self.gone is not None:
+            return
+        try:
+            self._show(notice)
+        except OSError as error:
+            self.gone = error
+            self.is_gone.set()
+
+    def _show(self, notice: "Notice") -> None:
+        screen = self._screen
         if screen is None:
             write_line(notice)
             sys.stdout.flush()
-        elif notice.kind == "trouble":
+        elif notice.kind in {"trouble", "abandoned"}:
             note(notice.text)
         else:
             line(screen, notice.text)
             if notice.claim is not None and _is_barred(notice.claim):
-                name = f"{look.short(key.public)}/{notice.claim.shard_id}"
+                name = f"{look.short(self._key.public)}/{notice.claim.shard_id}"
                 line(screen, f"  `meshnet shard why-not {name}` says why, and what lifts it")
 
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
-        await serve_node(settings, key, shards, stop=signals.__anext__, tell=tell)
+
+async def _serve(
+    settings: "ServeSettings",
+    key: "EventKey",
+    shards: "Sequence[LoadedOffer]",
+    owner: _Owner,
+) -> None:
+    from meshnet_node.serve import serve_node
+
+    with anyio.open_signal_receiver(*_stop_signals()) as signals:
+
+        async def stop() -> None:
+            async with anyio.create_task_group() as tasks:
+
+                async def stop_after(wait: Callable[[], Awaitable[object]]) -> None:
+                    await wait()
+                    tasks.cancel_scope.cancel()
+
+                tasks.start_soon(stop_after, signals.__anext__)
+                tasks.start_soon(stop_after, owner.is_gone.wait)
+
+        await serve_node(settings, key, shards, stop=stop, tell=owner.tell)
+    if owner.gone is not None:
+        raise owner.gone
+
+
+def _stop_signals() -> "Sequence[signal.Signals]":
+    """What tells it to stop. Whoever starts it with `nohup` does not mean SIGHUP to."""
+    is_meant = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+    return (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if is_meant else ()))
 
 
 def _is_barred(claim: "ClaimAnswer") -> bool:

@@ -6,6 +6,7 @@
     the caller                  `peers`: who it is, as the tracker knows it
     fingerprint                 `check_handshake`; both sides publish what came of it
     range                       the layers asked for, and how the hops after go on
+    backend                     whether it answers, where something is to be computed
     our own claim               `peers`: whether it may serve, or certify
     epoch                       `epochs`: a session's id and epoch are good for one forward
 
@@ -78,6 +79,10 @@ async def enter(node: Node, stream: Stream) -> Entered:
     fault = range_fault(opening, start=held.start, end=held.end, layer_count=held.layer_count)
     if fault is not None:
         raise SessionFailed(pb.ERROR_CODE_RANGE_MISMATCH, fault)
+    if opening.purpose != "handshake" and shard.shard_id not in node.answering:
+        raise SessionFailed(
+            pb.ERROR_CODE_UNAVAILABLE, "the backend does not return from a call: try another node"
+        )
     await check_status(node.tracker, opening)
     seat = await _seat(node, opening)
     accepted = pb.ResponderFrame(accepted=pb.SessionAccepted(responder=responder))

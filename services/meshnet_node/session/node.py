@@ -63,6 +63,10 @@ class Outbox(Protocol):
         """Wait until it is stored. Raises `OutboxError`."""
 
 
+class CallAbandoned(BackendError):
+    """A call of the backend did not return, and is waited for no longer."""
+
+
 class ServedShard:
     """A shard that sessions may compute with: its identity, and the layers as they are loaded."""
 
@@ -76,13 +80,25 @@ class ServedShard:
         self.synthetic = synthetic
         self.turn = anyio.CapacityLimiter(1)
         """Whose turn it is: a backend is called from one thread at a time."""
+        self.is_abandoned = False
+        """Whether a thread may still be at work in there: then nobody may touch or close `loaded`."""
+        self._thread = anyio.CapacityLimiter(1)
+        self._began_s: float | None = None
+        self._at_work: anyio.CancelScope | None = None
+        self._is_over = False
+
+    @property
+    def busy_s(self) -> float:
+        """For how long the call under way has been at work; 0 where there is none."""
+        return 0.0 if self._began_s is None else time.monotonic() - self._began_s
 
     async def call(self, work: Callable[[], _T]) -> _T:
         """Let the backend work, in a thread and in its turn.
 
         Work that has begun is waited for, also by whoever is cancelled: what it works on must not be
         closed under it, nor the turn be given away. So this must run inside a cancel scope of anyio,
-        which a task that gRPC itself cancels is not (`Responder`).
+        which a task that gRPC itself cancels is not (`Responder`). Only `abandon` ends the waiting:
+        raises CallAbandoned, then and from then on.
 
         A backend that asks the process to end (SystemExit, KeyboardInterrupt) has failed, and no more:
         let through, it would end the event loop and leave the process standing.
@@ -96,7 +112,27 @@ class ServedShard:
             except BaseException as error:
                 raise BackendError(fault_text(error)) from error
 
-        return await anyio.to_thread.run_sync(guarded, limiter=self.turn)
+        async with self.turn:
+            if not self._is_over:
+                with anyio.CancelScope(shield=True) as scope:
+                    self._at_work, self._began_s = scope, time.monotonic()
+                    try:
+                        return await anyio.to_thread.run_sync(
+                            guarded, abandon_on_cancel=True, limiter=self._thread
+                        )
+                    finally:
+                        self._at_work = self._began_s = None
+                self.is_abandoned = True
+        raise CallAbandoned("a call of this shard's backend did not return, and was given up")
+
+    def abandon(self) -> None:
+        """Let nobody wait for the backend any more, and nobody call it: the process is to end.
+
+        A thread cannot be ended from outside. One that is at work goes on, alone (`is_abandoned`).
+        """
+        self._is_over = True
+        if self._at_work is not None:
+            self._at_work.cancel()
 
     @asynccontextmanager
     async def slot(self, start: int, end: int, *, positions: int) -> AsyncIterator[Slot]:
@@ -128,6 +164,12 @@ class Node(Struct, kw_only=True):
     monotonic_s: Callable[[], float] = time.monotonic
     results: Results = field(default_factory=Results)
     epochs: Epochs = field(default_factory=Epochs)
+
+    @property
+    def answering(self) -> tuple[str, ...]:
+        """The shards whose backend answers: no call is at work for longer than a step may take."""
+        most_s = self.limits.step_timeout_s
+        return tuple(name for name, shard in self.shards.items() if shard.busy_s <= most_s)
 
     def open(self, shard: ServedShard, request: Request) -> AbstractAsyncContextManager[Link]:
         """Open a session at a neighbour with one of our shards; what came of meeting is reported."""

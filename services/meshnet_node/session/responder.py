@@ -8,6 +8,9 @@ but that session.
     async with serve(node, "127.0.0.1:7001") as responder:
         ...                     # sessions are served
                                 # at the end no new ones are taken and those that run are ended
+
+A session that is ended waits for the backend's call that it is in, and so does the end, for
+`CALLS_TIMEOUT_S`. Then the calls are abandoned (`ServedShard.abandon`): whoever stops is bounded.
 """
 
 import logging
@@ -30,6 +33,7 @@ from meshnet_node.session.node import Node
 from meshnet_node.session.transport import SERVER_OPTIONS, SERVICE, Tls
 from meshnet_proto import shard_runtime_pb2 as pb
 
+CALLS_TIMEOUT_S = 10.0
 _STOP_GRACE_S = 5.0
 _LAST_WORD_S = 5.0
 _log = logging.getLogger("meshnet_node.session")
@@ -76,6 +80,7 @@ class Responder:
         self.port = 0
         """The port that is listened on."""
         self._stopping = anyio.Event()
+        self._over = anyio.Event()
 
     @property
     def load(self) -> int:
@@ -85,6 +90,16 @@ class Responder:
     def stop_taking(self) -> None:
         """Take no new sessions, and end those that run."""
         self._stopping.set()
+        if not self.sessions:
+            self._over.set()
+
+    async def over(self) -> None:
+        """Wait until those that ran have ended, once none are taken, abandoning what does not return."""
+        with anyio.move_on_after(CALLS_TIMEOUT_S):
+            await self._over.wait()
+            return
+        for shard in self.node.shards.values():
+            shard.abandon()
 
     async def session(self, _requests: object, context: Any) -> None:
         """Serve one stream to its end. Never raises but when it is cancelled."""
@@ -122,6 +137,8 @@ class Responder:
             return SessionFailed(pb.ERROR_CODE_INTERNAL, "this node failed; its log says where")
         finally:
             self.sessions -= 1
+            if self._stopping.is_set() and not self.sessions:
+                self._over.set()
 
     async def _served(self, stream: _GrpcStream) -> SessionFailed | None:
         """Serve a session until it is over, its caller is gone, or the node stops.
@@ -181,4 +198,5 @@ async def serve(node: Node, listen: str, *, tls: Tls | None = None) -> AsyncIter
     finally:
         responder.stop_taking()
         with anyio.CancelScope(shield=True):
+            await responder.over()
             await server.stop(_STOP_GRACE_S)

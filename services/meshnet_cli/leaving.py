@@ -1,0 +1,68 @@
+"""How a process ends that computes: in bounded time, whatever its backend does.
+
+A thread cannot be ended from outside, and Python waits for every thread before it exits. So what a
+backend does not come back from is left behind, never closed under it, and the process is ended at once:
+with the exit code that it would have had, and all that it said written.
+
+    with closing_in_time() as stack:
+        shard = stack.enter_context(…)
+        …
+        leave_open(stack)       # a call is still at work in there
+
+    end(code)                   # the last thing that the process does
+"""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import NoReturn
+
+CLOSE_TIMEOUT_S = 10.0
+_left: list[ExitStack] = []
+"""What is not to be closed, also not because nobody holds it any more."""
+
+
+@contextmanager
+def closing_in_time() -> Iterator[ExitStack]:
+    """What is entered into the stack is closed at the end; after `CLOSE_TIMEOUT_S` it is left open."""
+    import anyio
+
+    stack = ExitStack()
+    try:
+        yield stack
+    finally:
+        _left.append(stack)  # so it is to whoever does not wait, and presses Ctrl-C
+        if anyio.run(_is_closed, stack):
+            _left.remove(stack)
+        else:
+            from meshnet_cli.output import note
+
+            note(
+                f"the backend did not give its layers back in {CLOSE_TIMEOUT_S:g} s; ending without it"
+            )
+
+
+async def _is_closed(stack: ExitStack) -> bool:
+    """Close it in a thread, for as long as there is time."""
+    import anyio.to_thread
+
+    with anyio.move_on_after(CLOSE_TIMEOUT_S):
+        await anyio.to_thread.run_sync(stack.close, abandon_on_cancel=True)
+        return True
+    return False
+
+
+def leave_open(stack: ExitStack) -> None:
+    """Never close what was entered into `stack`."""
+    _left.append(stack.pop_all())
+
+
+def end(code: int) -> NoReturn:
+    """End the process with `code`, waiting for no thread where something was left open."""
+    if _left:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(OSError):  # nobody reads it any more
+                stream.flush()
+        os._exit(code)
+    sys.exit(code)
