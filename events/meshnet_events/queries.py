@@ -290,7 +290,7 @@ class RecipeAnswer(Struct, frozen=True, kw_only=True):
 class ClockAnswer(Struct, frozen=True):
     """The broker's time, in ns since the epoch, at the moment it was asked."""
 
-    time_ns: int
+    time_ns: Annotated[int, Meta(ge=0, le=2**63 - 1)]
 
 
 Answer = ClaimAnswer | NodeAnswer | HeadAnswer | PlanAnswer | RecipeAnswer | ClockAnswer

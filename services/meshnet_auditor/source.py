@@ -116,7 +116,7 @@ class RecordFile:
 def _header(line: bytes) -> Header | None:
     try:
         return _decode_header(line)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 

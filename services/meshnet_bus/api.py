@@ -201,7 +201,7 @@ def _decode(reply: bytes, answer: type[Answer]) -> Answer:
         failure = msgspec.json.decode(reply, type=_Failure).error
         if failure is None:
             return msgspec.json.decode(reply, type=answer)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise Unreachable(f"an answer that is not JetStream's: {reply[:80]!r}") from error
     if failure.code == 503:
         raise Unreachable(f"JetStream: {failure.description}")

@@ -1,4 +1,4 @@
-"""How a process ends that computes: in bounded time, whatever its backend does.
+"""How a process that stays up ends: when it is told to, and in bounded time, whatever a backend does.
 
 A thread cannot be ended from outside, and Python waits for every thread before it exits. So what a
 backend does not come back from is left behind, never closed under it, and the process is ended at once:
@@ -13,6 +13,7 @@ with the exit code that it would have had, and all that it said written.
 """
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -21,6 +22,15 @@ from typing import NoReturn
 CLOSE_TIMEOUT_S = 10.0
 _left: list[ExitStack] = []
 """What is not to be closed, also not because nobody holds it any more."""
+
+
+def stop_signals() -> tuple[signal.Signals, ...]:
+    """What tells a process to stop: Ctrl-C, SIGTERM, and SIGHUP as of a terminal that is closed.
+
+    Whoever starts it with `nohup` does not mean SIGHUP to.
+    """
+    is_meant = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
+    return (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if is_meant else ()))
 
 
 @contextmanager

@@ -4,7 +4,9 @@ import msgspec
 
 from meshnet_cli.errors import USAGE, CliError
 from meshnet_cli.options import PolicyChoice
+from meshnet_events.envelope import MAX_BODY
 from meshnet_events.facts import Policy
+from meshnet_node.files import read_file
 
 
 def choose(choice: PolicyChoice, current: Policy) -> Policy:
@@ -12,7 +14,7 @@ def choose(choice: PolicyChoice, current: Policy) -> Policy:
     policy = current
     if choice.policy is not None:
         try:
-            policy = msgspec.json.decode(choice.policy.read_bytes(), type=Policy)
+            policy = msgspec.json.decode(read_file(choice.policy, most_bytes=MAX_BODY), type=Policy)
         except msgspec.MsgspecError as error:
             raise CliError(
                 f"{choice.policy} is no policy: {error}",

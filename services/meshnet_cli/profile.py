@@ -23,7 +23,9 @@ from msgspec import Struct
 from meshnet_cli.errors import NOT_FOUND, USAGE, CliError
 from meshnet_cli.options import Where
 from meshnet_node.directory import NodeDirectory
-from meshnet_node.files import replace_file
+from meshnet_node.files import read_file, replace_file
+
+_MAX_PROFILE = 65_536
 
 
 class Profile(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -47,7 +49,7 @@ def read_profile(path: Path | None) -> Profile:
     named = path is not None
     path = path or default_path()
     try:
-        stated = tomllib.loads(path.read_text(encoding="utf-8"))
+        stated = tomllib.loads(read_file(path, most_bytes=_MAX_PROFILE).decode())
         profile = msgspec.convert(stated, Profile, dec_hook=_to_path)
     except FileNotFoundError:
         if not named:
@@ -55,7 +57,7 @@ def read_profile(path: Path | None) -> Profile:
         raise CliError(
             f"there is no profile {path}", "`meshnet up` writes one", code=NOT_FOUND
         ) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+    except (ValueError, RecursionError) as error:  # numbers of thousands of digits are ValueErrors
         raise CliError(f"{path} is no profile: {error}", f"members: {_MEMBERS}") from error
     folder = path.resolve().parent
     return msgspec.structs.replace(

@@ -10,7 +10,6 @@ one chain would fork it.
 
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
-from pathlib import Path
 from typing import TypeVar
 
 import anyio
@@ -27,7 +26,7 @@ from meshnet_cli.key_files import read_key
 from meshnet_cli.options import Signing, Source, Where
 from meshnet_cli.profile import Settings, settle
 from meshnet_cli.state_source import CLIENT_NAME, Known, load
-from meshnet_events.envelope import MAX_BODY, canonical
+from meshnet_events.envelope import canonical
 from meshnet_events.facts import Fact, ShardRegistered, ShardWithdrawn
 from meshnet_events.keys import EventKey
 from meshnet_node.directory import NodeDirectory
@@ -111,15 +110,6 @@ def checked(fact: AnyFact) -> AnyFact:
     """The fact, its texts and numbers as the gate asks for them. Raises `CliError`."""
     with naming_faults(type(fact)):
         return msgspec.json.decode(canonical(fact), type=type(fact))
-
-
-def read_limited(path: Path, what: str) -> bytes:
-    """The bytes of a file that a person names; no more than an event could hold."""
-    with path.open("rb") as file:
-        content = file.read(MAX_BODY + 1)
-    if len(content) > MAX_BODY:
-        raise CliError(f"{path} is larger than {MAX_BODY:,} bytes: no {what}")
-    return content
 
 
 def source_of(where: Where) -> Source:

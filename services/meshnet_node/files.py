@@ -1,8 +1,22 @@
-"""A file replaced whole: whoever reads it sees the old content or the new, even after a crash."""
+"""Files read and written whole.
 
+A file that is replaced shows whoever reads it the old content or the new, even after a crash. One that
+somebody names may be a device or a pipe without end: no more of it is read than could be meant.
+"""
+
+import errno
 import os
 import secrets
 from pathlib import Path
+
+
+def read_file(path: Path, *, most_bytes: int) -> bytes:
+    """What is in a file of at most `most_bytes`. Raises OSError, for a larger one with EFBIG."""
+    with path.open("rb") as file:
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise OSError(errno.EFBIG, f"larger than {most_bytes:,} bytes", str(path))
+    return content
 
 
 def replace_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:

@@ -152,7 +152,50 @@ def test_of_a_file_without_end_no_more_is_read_than_could_be_meant(meshnet, regi
         asked.stdin.flush()  # and it stays open: whoever waits for its end waits for ever
         asked.wait(20)
         assert asked.returncode == FAILED
-        assert b"/dev/stdin is larger than" in asked.stderr.read()
+        assert b"/dev/stdin: larger than" in asked.stderr.read()
     finally:
         asked.kill()
         asked.communicate()
+
+
+WITHOUT_END = "/dev/zero"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("up", "--dir", "realm", "--policy", WITHOUT_END),
+        ("recipe", "list", "--profile", WITHOUT_END),
+        (
+            *("generate", "--recipe", "0" * 8, "x", "--server", "nats://127.0.0.1:1"),
+            *("--realm", "lab", "--tls-authority", WITHOUT_END),
+            *("--tls-certificate", WITHOUT_END, "--tls-key", WITHOUT_END),
+        ),
+    ],
+    ids=["policy", "profile", "certificate"],
+)
+def test_whatever_file_is_named_no_more_of_it_is_read_than_could_be_meant(meshnet, words):
+    refused = meshnet(*words, code=FAILED).err
+    assert refused.startswith(f"meshnet: {WITHOUT_END}: larger than ")
+    assert not (meshnet.home / "realm").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        (f"realm = {'[' * 50_000}", "is no profile"),
+        (f"realm = {'9' * 5_000}", "is no profile"),
+    ],
+)
+def test_a_profile_that_no_profile_could_be_is_no_error_of_ours(meshnet, content, named):
+    path = meshnet.home / "deep.toml"
+    path.write_text(content)
+    err = meshnet("recipe", "list", "--profile", path, code=FAILED).err
+    assert err.startswith(f"meshnet: {path} {named}")
+
+
+def test_records_that_nest_too_deep_are_named_by_their_line(meshnet):
+    path = meshnet.home / "deep.ndjson"
+    path.write_text('{"x":' + "[" * 60_000)
+    err = meshnet("log", "--from", path, code=FAILED).err
+    assert err.startswith(f"meshnet: {path}, line 1: no record")

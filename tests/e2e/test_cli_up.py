@@ -21,7 +21,7 @@ def _server(require):
     require("nats-server")
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_what_was_stated_before_it_was_stopped_is_there_when_it_is_up_again(meshnet, how):
     said, process = meshnet.up("--realm", "lab")
     try:
@@ -152,6 +152,12 @@ def test_a_file_is_no_directory(meshnet):
     (meshnet.home / "README.md").write_text("words")
     refused = meshnet("up", "--dir", "README.md", code=2)
     assert "README.md is not a directory" in refused.err
+
+
+@pytest.mark.parametrize("port", ["-1", "0", "65536"])
+def test_a_port_that_is_none_is_a_usage_error_and_makes_nothing(meshnet, port):
+    assert "--port" in meshnet("up", "--dir", "realm", "--port", port, code=2).err
+    assert not (meshnet.home / "realm").exists()
 
 
 def test_a_port_that_is_taken_is_said_so(meshnet):

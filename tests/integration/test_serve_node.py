@@ -570,10 +570,8 @@ async def test_a_node_that_nobody_tells_the_time_registers_as_it_did(world, cloc
         await node.told("registered")
 
 
-@pytest.mark.parametrize("time_ns", [10**400, -(10**400)])
-def test_a_tracker_that_tells_no_time_that_a_clock_could_have_is_heard_as_one_that_is_far_off(
-    time_ns,
-):
+@pytest.mark.parametrize("time_ns", [0, 2**63 - 1])
+def test_a_time_that_no_clock_could_have_is_one_that_is_far_off(time_ns):
     with pytest.raises(
         CapabilityAdmissionError, match=r"stale: .* s (ahead of|behind) the broker's"
     ):

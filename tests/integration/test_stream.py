@@ -6,7 +6,7 @@ import pytest
 
 from bus_kit import ISSUER, REALM, client, fill, until
 from meshnet_bus.api import ApiError, StreamApi
-from meshnet_bus.client import closing
+from meshnet_bus.client import Unreachable, closing
 from meshnet_bus.stream import (
     RealmExists,
     StreamDrift,
@@ -248,3 +248,15 @@ async def test_a_first_event_whose_acknowledgement_is_lost_is_found(server, nc, 
 
 def test_requests_encode_what_the_server_shows():
     assert msgspec.json.decode(msgspec.json.encode(stream_config(REALM))) == stream_config(REALM)
+
+
+@pytest.mark.parametrize("answer", [b'{"x":' + b"[" * 60_000, b"[]", b"", b"\xff"])
+async def test_an_answer_that_is_not_jetstreams_is_none(nc, answer):
+    """Whoever may answer on the stream's API may answer anything."""
+
+    async def say(message):
+        await message.respond(answer)
+
+    await nc.subscribe("elsewhere.STREAM.INFO.>", cb=say)
+    with pytest.raises(Unreachable, match="not JetStream's"):
+        await read_state(StreamApi(nc, REALM, prefix="elsewhere"))

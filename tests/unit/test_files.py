@@ -1,11 +1,13 @@
-"""A file replaced whole: new content or old, and nothing beside it."""
+"""Files read and replaced whole: no more than was meant, new content or old, and nothing beside it."""
 
+import errno
 import os
 import stat
+from pathlib import Path
 
 import pytest
 
-from meshnet_node.files import replace_file
+from meshnet_node.files import read_file, replace_file
 
 
 def test_a_file_is_made_and_replaced(tmp_path):
@@ -43,3 +45,17 @@ def test_an_unfinished_file_of_another_process_is_not_in_the_way(tmp_path):
     (tmp_path / ".kept.part").mkdir()
     replace_file(tmp_path / "kept", b"new")
     assert (tmp_path / "kept").read_bytes() == b"new"
+
+
+def test_a_file_of_just_so_many_bytes_is_read_and_one_more_is_too_many(tmp_path):
+    path = tmp_path / "kept"
+    path.write_bytes(b"x" * 8)
+    assert read_file(path, most_bytes=8) == b"x" * 8
+    with pytest.raises(OSError, match="larger than 7 bytes") as refused:
+        read_file(path, most_bytes=7)
+    assert (refused.value.errno, refused.value.filename) == (errno.EFBIG, str(path))
+
+
+def test_a_file_without_end_is_refused_and_not_read_for_ever():
+    with pytest.raises(OSError, match="larger than 1,000 bytes"):
+        read_file(Path("/dev/zero"), most_bytes=1_000)

@@ -24,15 +24,17 @@ from meshnet_cli.key_files import keep_key, new_key, read_node_key, write_new
 from meshnet_cli.options import OUTPUT, WHERE, NodeDir, Output, Where
 from meshnet_cli.output import NOTHING_CHANGED, answer, line, pairs
 from meshnet_cli.profile import Settings, settle
-from meshnet_cli.publishing import naming_faults, publish_as_node, read_limited, source_of
+from meshnet_cli.publishing import naming_faults, publish_as_node, source_of
 from meshnet_cli.reaching import parse_endpoint
 from meshnet_cli.remedies import enrol, reinstate
 from meshnet_cli.state_source import load
 from meshnet_events.enrolment import sign_request
+from meshnet_events.envelope import MAX_BODY
 from meshnet_events.facts import ShardRegistered, ShardWithdrawn
 from meshnet_events.queries import ClockQuery
 from meshnet_events.reasons import NOT_ENROLLED, SUSPENDED
 from meshnet_node.directory import NodeDirectory
+from meshnet_node.files import read_file
 from meshnet_node.host import host_of
 from meshnet_tracker.registry.eligibility import judge
 
@@ -311,7 +313,7 @@ def _read_identity(path: Path) -> "ShardIdentity":
     from meshnet_node.recipe_identity import RecipeIdentityError, ShardIdentity
 
     try:
-        return ShardIdentity.from_dict(msgspec.json.decode(read_limited(path, "identity block")))
+        return ShardIdentity.from_dict(msgspec.json.decode(read_file(path, most_bytes=MAX_BODY)))
     except (msgspec.MsgspecError, RecursionError) as error:
         raise CliError(f"{path} is no identity block: {error}", _HOW_TO_IDENTIFY) from error
     except RecipeIdentityError as error:
@@ -343,7 +345,7 @@ def _read_report(path: Path) -> "CapabilityReport":
     from meshnet_node.capability import CapabilityReport, CapabilityReportError
 
     try:
-        return CapabilityReport.from_json(read_limited(path, "capability report"))
+        return CapabilityReport.from_json(read_file(path, most_bytes=MAX_BODY))
     except CapabilityReportError as error:
         raise CliError(f"{path}: {error}", _HOW_TO_IDENTIFY) from error
 

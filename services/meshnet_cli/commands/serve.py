@@ -1,6 +1,5 @@
 """`meshnet node serve`: a shard proven, registered, and computed with until it is told to stop."""
 
-import signal
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -12,7 +11,7 @@ from cyclopts import Parameter, validators
 from meshnet_cli import look
 from meshnet_cli.errors import USAGE, CliError
 from meshnet_cli.key_files import read_node_key
-from meshnet_cli.leaving import closing_in_time, leave_open
+from meshnet_cli.leaving import closing_in_time, leave_open, stop_signals
 from meshnet_cli.logs import log_to_stderr
 from meshnet_cli.options import (
     NODE,
@@ -222,7 +221,7 @@ async def _serve(
 ) -> None:
     from meshnet_node.serve import serve_node
 
-    with anyio.open_signal_receiver(*_stop_signals()) as signals:
+    with anyio.open_signal_receiver(*stop_signals()) as signals:
 
         async def stop() -> None:
             async with anyio.create_task_group() as tasks:
@@ -237,12 +236,6 @@ async def _serve(
         await serve_node(settings, key, shards, stop=stop, tell=owner.tell)
     if owner.gone is not None:
         raise owner.gone
-
-
-def _stop_signals() -> "Sequence[signal.Signals]":
-    """What tells it to stop. Whoever starts it with `nohup` does not mean SIGHUP to."""
-    is_meant = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
-    return (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if is_meant else ()))
 
 
 def _is_barred(claim: "ClaimAnswer") -> bool:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import anyio
 import platformdirs
-from cyclopts import Parameter
+from cyclopts import Parameter, validators
 from msgspec import Struct
 
 from meshnet_bus.api import STREAM_NOT_FOUND, ApiError, StreamApi
@@ -26,6 +26,7 @@ from meshnet_bus.local_server import LocalServer, NoServer
 from meshnet_bus.stream import create_realm
 from meshnet_cli.errors import FAILED, USAGE, VERIFICATION_FAILED, CliError
 from meshnet_cli.key_files import keep_key, new_key, read_key
+from meshnet_cli.leaving import stop_signals
 from meshnet_cli.options import OUTPUT, POLICY, Output, PolicyChoice
 from meshnet_cli.output import answer, line, note, pairs
 from meshnet_cli.policies import choose
@@ -55,7 +56,11 @@ def up(
         Path | None, Parameter(help="Where it is kept. By default the user's folder for data.")
     ] = None,
     port: Annotated[
-        int | None, Parameter(help="The server's port. By default the one it had, or a free one.")
+        int | None,
+        Parameter(
+            validator=validators.Number(gte=1, lte=65_535),
+            help="The server's port. By default the one it had, or a free one.",
+        ),
     ] = None,
     profile: Annotated[
         Path | None,
@@ -146,7 +151,7 @@ async def _up(request: _Request) -> None:
         key = new_key()
         keep_key(key_path, key)
 
-    with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    with anyio.open_signal_receiver(*stop_signals()) as signals:
         async with (
             LocalServer(
                 directory / "nats", port=request.port or _port(earlier, directory / "nats")

@@ -16,6 +16,7 @@ import grpc.aio
 from msgspec import Struct
 
 from meshnet_events.forms import is_endpoint
+from meshnet_node.files import read_file
 from meshnet_proto import shard_runtime_pb2 as pb
 
 SERVICE = pb.DESCRIPTOR.services_by_name["ShardRuntime"].full_name
@@ -34,6 +35,7 @@ of the realm, may send larger ones.
 MAX_ANSWER_BYTES = 1024 * 1024
 """Most bytes of a responder's frame: the ids of the longest prompt, and nothing ever larger."""
 
+_MAX_PEM = 1024 * 1024
 _KEEPALIVE_MS = 10_000
 _KEEPALIVE_TIMEOUT_MS = 5_000
 
@@ -81,9 +83,9 @@ class Tls(Struct, frozen=True):
     def read(cls, files: TlsFiles) -> "Tls":
         """Read the files. Raises OSError."""
         return cls(
-            authority=files.authority.read_bytes(),
-            certificate=files.certificate.read_bytes(),
-            key=files.key.read_bytes(),
+            authority=read_file(files.authority, most_bytes=_MAX_PEM),
+            certificate=read_file(files.certificate, most_bytes=_MAX_PEM),
+            key=read_file(files.key, most_bytes=_MAX_PEM),
         )
 
     def for_server(self) -> grpc.ServerCredentials:

@@ -57,7 +57,7 @@ import platformdirs
 from msgspec import Meta, Struct
 
 from meshnet_node.challenge import CHALLENGE
-from meshnet_node.files import replace_file
+from meshnet_node.files import read_file, replace_file
 from meshnet_node.recipe_identity import (
     RECIPE_AXES,
     ArtifactIdentity,
@@ -67,6 +67,8 @@ from meshnet_node.recipe_identity import (
     canonical_sha256,
 )
 
+MAX_TARGET = 1 << 24
+"""The most bytes that a target's file may have."""
 SET_DOMAIN = "meshnet.artifact-set.v1"
 FORWARD_AXES = ("activation_dtype", "compute_dtype", "kv_dtype", "backend_id")
 """Axes that decide which tokens come out of given files. A new version must give the same ones."""
@@ -314,7 +316,7 @@ def _path(name: str) -> Path:
 
 def _read(path: Path, name: str) -> _TargetFile:
     try:
-        content = msgspec.json.decode(path.read_bytes(), type=_TargetFile)
+        content = msgspec.json.decode(read_file(path, most_bytes=MAX_TARGET), type=_TargetFile)
     except FileNotFoundError:
         shipped = ", ".join(sorted(entry.stem for entry in _SHIPPED.glob("*.json")))
         raise UnknownTarget(
