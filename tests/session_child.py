@@ -12,9 +12,9 @@ import sys
 import anyio
 import msgspec
 
+from meshnet_events.answers import ClaimAnswer, NodeAnswer
 from meshnet_events.envelope import canonical
 from meshnet_events.keys import EventKey
-from meshnet_events.queries import ClaimAnswer, NodeAnswer
 from session_kit import ATTESTED, freed, lab
 
 

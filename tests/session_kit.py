@@ -33,9 +33,10 @@ from bus_kit import alongside, until
 from meshnet_bus.api import Published
 from meshnet_bus.asker import QueryRefused
 from meshnet_events import facts
+from meshnet_events.answers import ClaimAnswer, NodeAnswer
 from meshnet_events.facts import Fingerprint, Host, recipe_key
 from meshnet_events.keys import EventKey
-from meshnet_events.queries import NOT_FOUND, ClaimAnswer, ClaimQuery, NodeAnswer
+from meshnet_events.queries import NOT_FOUND, ClaimQuery
 from meshnet_events.session import Pair, SessionTerms
 from meshnet_node.backends import BackendError, ContextFull, NoTokenizer, Step
 from meshnet_node.handshake import presented_in

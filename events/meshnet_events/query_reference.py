@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from meshnet_events import queries, subjects
+from meshnet_events.answers import NodeAnswer
 from meshnet_events.keys import EventKey
 from meshnet_events.markdown import GENERATED, REFERENCE, doc, members, table
 from meshnet_events.queries import (
@@ -19,7 +20,6 @@ from meshnet_events.queries import (
     QUERY_ERRORS,
     QUERY_NAMES,
     ClaimQuery,
-    NodeAnswer,
     NodeQuery,
     QueryError,
     Reply,

@@ -13,7 +13,8 @@ from nats.errors import Error as NatsError
 from meshnet_bus.client import SafeClient, Unreachable
 from meshnet_bus.place import AskHead
 from meshnet_events import queries, subjects
-from meshnet_events.queries import NOT_FOUND, AnswerType, HeadQuery, Query
+from meshnet_events.answers import AnswerType
+from meshnet_events.queries import NOT_FOUND, HeadQuery, Query
 
 ASK_TIMEOUT_S = 10.0
 

@@ -2,8 +2,9 @@
 
     __main__       runs one command, and turns whatever happens into an exit code
     app            the tree of commands; a command's module is imported when it is called
-    commands/      one module a group of commands: thin, they ask the services and print
-    demo/          the story that `meshnet demo` tells      bench/   the measurements
+    commands       one module a group of commands: thin, they ask the services and print
+    demo           the story that `meshnet demo` tells
+    bench          the measurements
     scripted       facts that both of them state, with no model behind them
     options        the parameters that commands share
     profile        what is meant when nothing is named: flags over environment over TOML

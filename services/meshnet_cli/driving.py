@@ -20,8 +20,9 @@ from meshnet_cli.errors import NOT_FOUND, UNREACHABLE, USAGE, CliError, not_foun
 from meshnet_cli.profile import Settings
 from meshnet_cli.state_source import CLIENT_NAME
 from meshnet_events import queries
+from meshnet_events.answers import PlanAnswer, Purpose
 from meshnet_events.keys import EventKey
-from meshnet_events.queries import LEAST_PREFIX, PlanAnswer, PlanQuery, Purpose
+from meshnet_events.queries import LEAST_PREFIX, PlanQuery
 from meshnet_events.reasons import NOT_LIVE
 from meshnet_node.recipe_identity import CompatibilityFingerprint
 from meshnet_node.session.driver import RoutePlan

@@ -17,9 +17,10 @@
     session           shards meet over gRPC, compute one forward, and vouch for it
     serve             a node at work, from registration to withdrawal
     host              which machine this is
+    directory         what is kept in a node's directory, and under which name
     key_file          a key in a file that its owner alone may read
     foreign           what code that is not ours says, as bounded texts
-    files             a file replaced whole
+    files             files read and replaced whole
     testing           explicit validators, for tests
 
 It leans on the bus and the contract, and never on a tracker.

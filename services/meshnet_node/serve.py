@@ -30,10 +30,11 @@ from meshnet_bus.outbox import Handed, Outbox
 from meshnet_bus.outbox_file import OutboxError
 from meshnet_bus.presence import SEND_EVERY_S, send_presence
 from meshnet_bus.root import check_root
+from meshnet_events.answers import ClaimAnswer
 from meshnet_events.facts import Host, ShardWithdrawn
 from meshnet_events.keys import EventKey
 from meshnet_events.presence import Presence
-from meshnet_events.queries import NOT_FOUND, ClaimAnswer, ClaimQuery, ClockQuery, NodeQuery
+from meshnet_events.queries import NOT_FOUND, ClaimQuery, ClockQuery, NodeQuery
 from meshnet_node.admission import CapabilityAdmissionError
 from meshnet_node.backends import LoadedShard
 from meshnet_node.directory import NodeDirectory

@@ -18,8 +18,8 @@ from meshnet_cli import progress
 from meshnet_cli.commands.generate import _Shown
 from meshnet_cli.driving import Driven, _why_not
 from meshnet_cli.output import note
+from meshnet_events.answers import Obstacle, PlanAnswer
 from meshnet_events.facts import Fingerprint, recipe_key
-from meshnet_events.queries import Obstacle, PlanAnswer
 from meshnet_node.session.driver import RoutePlan
 from meshnet_node.session.failure import SessionFailed
 from meshnet_node.session.opening import RouteHop

@@ -10,9 +10,10 @@ from bus_kit import REALM, alongside
 from cli_kit import MESHNET, free_port
 from meshnet_bus.service import QueryService
 from meshnet_cli.errors import FAILED, UNREACHABLE
+from meshnet_events.answers import PlanAnswer, PlannedHop
 from meshnet_events.facts import Fingerprint, recipe_key
 from meshnet_events.keys import EventKey
-from meshnet_events.queries import PlanAnswer, PlannedHop, Reply
+from meshnet_events.queries import Reply
 
 FINGERPRINT = Fingerprint(
     catalogue_version="1",

@@ -21,9 +21,10 @@ from meshnet_bus.place import KeyInUse, PlaceLost
 from meshnet_bus.publisher import Publisher
 from meshnet_bus.service import QueryService
 from meshnet_bus.stream import provision
+from meshnet_events.answers import HeadAnswer
 from meshnet_events.envelope import MAX_BODY, ChainHead, sign_event
 from meshnet_events.facts import NodeEnrolled
-from meshnet_events.queries import HeadAnswer, HeadQuery, NodeQuery, QueryError, Reply
+from meshnet_events.queries import HeadQuery, NodeQuery, QueryError, Reply
 from meshnet_tracker.api.nats import TrackerApi
 from meshnet_tracker.projector import Projector
 from meshnet_tracker.views import Views

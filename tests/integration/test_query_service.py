@@ -19,13 +19,13 @@ from meshnet_bus.presence import listen_presence, send_presence
 from meshnet_bus.service import QueryService
 from meshnet_bus.stream import provision
 from meshnet_events import subjects
+from meshnet_events.answers import ClockAnswer
 from meshnet_events.presence import Presence
 from meshnet_events.queries import (
     MAX_ANSWER,
     MAX_QUERY,
     QUERY_NAMES,
     ClaimQuery,
-    ClockAnswer,
     ClockQuery,
     NodeQuery,
     PlanQuery,

@@ -1,5 +1,6 @@
 """The layout, the import contracts, the style, and that the architecture page is true."""
 
+import ast
 import re
 import subprocess
 import sys
@@ -59,6 +60,34 @@ def test_every_module_that_the_architecture_page_names_exists():
         assert name in packages, name
     for path in re.findall(r"`([\w/]+\.py)`", PAGE):
         assert any(str(module).endswith(path) for module in MODULES), path
+
+
+def _maps(package):
+    """The modules that a package's docstring lists, and those that are there and not private."""
+    doc = ast.get_docstring(ast.parse(package.read_text())) or ""
+    told = set(re.findall(r"^(?: {4})?(\w+)  +\S", doc, re.MULTILINE))
+    beside = (m for m in MODULES if m.parent == package.parent and m.stem != "__init__")
+    below = (
+        m.parent for m in MODULES if m.parent.parent == package.parent and m.stem == "__init__"
+    )
+    return told, {m.stem for m in (*beside, *below) if m.stem[0] != "_" or m.stem == "__main__"}
+
+
+LISTED_ELSEWHERE = {
+    "commands": "each module is named for the command it is",
+    "rules": "each is named for the facts whose rules it has",
+    "backends": "the protocol is the package itself, the reference one backend of it",
+    "targets": "a target is a file",
+}
+
+
+@pytest.mark.parametrize(
+    "package", [m for m in MODULES if m.stem == "__init__"], ids=lambda m: m.parent.name
+)
+def test_a_package_lists_each_of_its_modules_and_no_other(package):
+    told, there = _maps(package)
+    if told or (len(there) > 3 and package.parent.name not in LISTED_ELSEWHERE):
+        assert told == there
 
 
 def test_links_in_the_documents_lead_somewhere():

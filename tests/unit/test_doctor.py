@@ -20,8 +20,8 @@ import pytest
 import trustme
 
 from cli_kit import free_port
+from meshnet_events.answers import NodeAnswer
 from meshnet_events.keys import EventKey
-from meshnet_events.queries import NodeAnswer
 from meshnet_node import targets
 from meshnet_node.admission import AdmissionRequirement, CapabilityAdmissionError, admit
 from meshnet_node.backends import BackendError, available_backends, find_backend

@@ -9,6 +9,14 @@ from hypothesis import strategies as st
 
 from kit import LABELS, LAYERS, R, Scenario, boot_of, digest, fingerprint_of, identity_block
 from meshnet_events import queries
+from meshnet_events.answers import (
+    ClaimAnswer,
+    ClockAnswer,
+    HeadAnswer,
+    NodeAnswer,
+    PlanAnswer,
+    RecipeAnswer,
+)
 from meshnet_events.facts import recipe_key
 from meshnet_events.keys import EventKey
 from meshnet_events.presence import Presence
@@ -19,18 +27,12 @@ from meshnet_events.queries import (
     QUERIES,
     QUERY_ERRORS,
     QUERY_NAMES,
-    ClaimAnswer,
     ClaimQuery,
-    ClockAnswer,
     ClockQuery,
-    HeadAnswer,
     HeadQuery,
-    NodeAnswer,
     NodeQuery,
-    PlanAnswer,
     PlanQuery,
     QueryError,
-    RecipeAnswer,
     RecipeQuery,
     Reply,
     decode_query,

@@ -26,8 +26,9 @@ from meshnet_cli.output import answer, line, note, pairs, table
 from meshnet_cli.profile import settle
 from meshnet_cli.progress import progress
 from meshnet_cli.reaching import read_tls
+from meshnet_events.answers import RecipeAnswer
 from meshnet_events.forms import is_key
-from meshnet_events.queries import RecipeAnswer, RecipeQuery
+from meshnet_events.queries import RecipeQuery
 
 if TYPE_CHECKING:
     from rich.console import Console

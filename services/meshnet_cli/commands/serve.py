@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from meshnet_events.answers import ClaimAnswer
     from meshnet_events.keys import EventKey
-    from meshnet_events.queries import ClaimAnswer
     from meshnet_node.doctor import ExaminedShard
     from meshnet_node.serve import LoadedOffer, Notice, ServeSettings
 

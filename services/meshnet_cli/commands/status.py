@@ -15,7 +15,8 @@ from meshnet_cli.options import OUTPUT, WHERE, NodeDir, Output, Where
 from meshnet_cli.output import answer, line, pairs, table
 from meshnet_cli.profile import Settings, settle
 from meshnet_cli.remedies import enrol, reinstate
-from meshnet_events.queries import ClaimAnswer, ClaimQuery, NodeAnswer, NodeQuery
+from meshnet_events.answers import ClaimAnswer, NodeAnswer
+from meshnet_events.queries import ClaimQuery, NodeQuery
 from meshnet_events.reasons import NOT_LIVE
 from meshnet_node.directory import NodeDirectory
 

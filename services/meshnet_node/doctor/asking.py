@@ -20,9 +20,10 @@ import msgspec
 
 from meshnet_bus.asker import Asker
 from meshnet_bus.client import Unreachable, closing, connect
+from meshnet_events.answers import NodeAnswer
 from meshnet_events.facts import Fact
 from meshnet_events.keys import EventKey
-from meshnet_events.queries import ClockQuery, NodeAnswer, NodeQuery
+from meshnet_events.queries import ClockQuery, NodeQuery
 from meshnet_node.doctor.realm import EndpointProbe, RealmCase
 from meshnet_node.session.link import ask_key
 from meshnet_node.session.node import Node

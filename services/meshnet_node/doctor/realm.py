@@ -15,8 +15,8 @@ from typing import Protocol
 import anyio
 from msgspec import Struct
 
+from meshnet_events.answers import NodeAnswer
 from meshnet_events.facts import DEFAULT_POLICY
-from meshnet_events.queries import NodeAnswer
 from meshnet_node.doctor.check import Check, Silent, Telling, make_waiting_checks
 from meshnet_node.doctor.finding import Diagnosis, Finding, failed, ok, skipped, warning
 from meshnet_node.session.transport import Endpoint

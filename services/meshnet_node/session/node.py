@@ -15,9 +15,10 @@ from msgspec import Struct, field
 
 from meshnet_bus.api import Published
 from meshnet_bus.outbox import Handed
+from meshnet_events.answers import AnswerType
 from meshnet_events.facts import Fact
 from meshnet_events.keys import EventKey
-from meshnet_events.queries import AnswerType, Query
+from meshnet_events.queries import Query
 from meshnet_node.backends import BackendError, LoadedShard, Slot
 from meshnet_node.foreign import fault_text
 from meshnet_node.handshake import Results, Role, result

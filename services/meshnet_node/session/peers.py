@@ -9,8 +9,9 @@ realm in the boot it says.
 
 from meshnet_bus.asker import QueryRefused
 from meshnet_bus.client import Unreachable
+from meshnet_events.answers import ClaimAnswer, NodeAnswer
 from meshnet_events.facts import recipe_key
-from meshnet_events.queries import NOT_FOUND, ClaimAnswer, ClaimQuery, NodeAnswer, NodeQuery
+from meshnet_events.queries import NOT_FOUND, ClaimQuery, NodeQuery
 from meshnet_node.recipe_identity import CompatibilityFingerprint
 from meshnet_node.session.failure import SessionFailed
 from meshnet_node.session.node import Tracker

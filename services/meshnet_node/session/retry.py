@@ -9,8 +9,9 @@ import uuid
 from meshnet_bus.asker import QueryRefused
 from meshnet_bus.client import Unreachable
 from meshnet_bus.outbox_file import OutboxError
+from meshnet_events.answers import ClaimAnswer
 from meshnet_events.facts import recipe_key
-from meshnet_events.queries import ClaimAnswer, ClaimQuery, NodeQuery
+from meshnet_events.queries import ClaimQuery, NodeQuery
 from meshnet_node.handshake import Refused
 from meshnet_node.session.failure import SessionFailed
 from meshnet_node.session.link import Request

@@ -16,24 +16,26 @@ from typing import assert_never
 import msgspec
 from msgspec import Struct
 
-from meshnet_events.facts import Fingerprint
-from meshnet_events.queries import (
-    AMBIGUOUS,
+from meshnet_events.answers import (
     MAX_LONG_TEXT,
     MAX_OBSTACLES,
     MAX_SHARDS,
-    NOT_FOUND,
     Answer,
     ClaimAnswer,
-    ClaimQuery,
     NodeAnswer,
-    NodeQuery,
     Obstacle,
     PlanAnswer,
     PlannedHop,
+    RecipeAnswer,
+)
+from meshnet_events.facts import Fingerprint
+from meshnet_events.queries import (
+    AMBIGUOUS,
+    NOT_FOUND,
+    ClaimQuery,
+    NodeQuery,
     PlanQuery,
     QueryError,
-    RecipeAnswer,
     RecipeQuery,
 )
 from meshnet_events.reasons import NOT_ENROLLED, NOT_LIVE, SUSPENDED

@@ -20,14 +20,13 @@ import msgspec
 
 from meshnet_bus.api import ApiError, StreamApi
 from meshnet_bus.client import Unreachable
+from meshnet_events.answers import ClockAnswer, HeadAnswer
 from meshnet_events.gate import Gate
 from meshnet_events.queries import (
     BEHIND,
     NOT_FOUND,
     UNAVAILABLE,
-    ClockAnswer,
     ClockQuery,
-    HeadAnswer,
     HeadQuery,
     Query,
     QueryError,

@@ -4,15 +4,18 @@ It exists so that the whole loop is real without a GPU, and so that there is som
 others with: float32 throughout, greedy, deterministic, nothing clever. Reasons, limits and measured
 numbers are in `docs/explanation/reference-backend.md`.
 
-    keys           keys of a file as values, none overlooked
-    shape          the sizes that architectures share
-    rope, layers   the arithmetic
-    llama, gemma3  the architectures (`architecture` is what they offer)
-    cache          keys and values of one layer
-    weights        tensors of a file as float32 arrays
-    tokenizer      text and token ids
-    shard          LoadedShard and Slot
-    tiny           writes a small model with random weights, for tests and the demo
+    keys          keys of a file as values, none overlooked
+    shape         the sizes that architectures share
+    rope          the arithmetic of positions
+    layers        the arithmetic of all else
+    architecture  what an architecture offers
+    llama         the llama architecture
+    gemma3        the gemma3 architecture, text only
+    cache         keys and values of one layer
+    weights       tensors of a file as float32 arrays
+    tokenizer     text and token ids
+    shard         LoadedShard and Slot
+    tiny          writes a small model with random weights, for tests and the demo
 
 A file is hostile until parsed: `meshnet_node.pin` reads it within bounds, and what is not known
 here, be it a key, a tensor or a type, is refused by name.
