@@ -1,6 +1,8 @@
 # `make help` lists the tasks. Nothing needs them: each is one command you can run yourself.
 PYTHON ?= python3
 BIN := .venv/bin
+# one process of tests a processor; who is done takes over from who is not
+PARALLEL := --numprocesses auto --dist worksteal
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -29,10 +31,10 @@ demo: .venv/demo-ready ## see what the registry is for, end to end, on this mach
 	@$(BIN)/meshnet demo
 
 test: .venv/dev-ready ## run every test (needs a few hundred MB: a real model is among them)
-	$(BIN)/pytest
+	$(BIN)/pytest $(PARALLEL)
 
 quick: .venv/dev-ready ## run the tests that take less than about ten seconds each
-	$(BIN)/pytest -m 'not slow'
+	$(BIN)/pytest $(PARALLEL) -m 'not slow'
 
 lint: .venv/dev-ready ## style, types and import contracts
 	$(BIN)/ruff check .

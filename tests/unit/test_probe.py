@@ -374,7 +374,7 @@ def test_an_output_that_is_not_the_recorded_one_fails_and_tells_both(bends):
         ({"open": lambda _: 1 / 0}, "ZeroDivisionError"),
         ({"open": lambda _: lambda *a, **k: None}, "NoneType"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "-".join(value),
 )
 def test_a_shard_that_cannot_be_asked_is_an_error_and_nothing_raises(toy, bends, bend, said):
     report = report_of(toy, Bent(bends.shard(), **bend))
