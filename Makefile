@@ -1,7 +1,7 @@
 # `make help` lists the tasks. Nothing needs them: each is one command you can run yourself.
 PYTHON ?= python3
 BIN := .venv/bin
-# one process of tests a processor; who is done takes over from who is not
+# a test process for each processor; one that is done takes tests from one that is not
 PARALLEL := --numprocesses auto --dist worksteal
 
 .DEFAULT_GOAL := help

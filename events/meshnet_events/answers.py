@@ -42,6 +42,11 @@ LongText = Annotated[str, Meta(max_length=MAX_LONG_TEXT)]
 """A text that may list nodes, layers or seams."""
 
 
+def fitted(text: str) -> LongText:
+    """`text`, cut and with an ellipsis where it is longer than a `LongText` may be."""
+    return text if len(text) <= MAX_LONG_TEXT else f"{text[: MAX_LONG_TEXT - 1]}…"
+
+
 def _check_form(is_right: bool, member: str) -> None:  # noqa: FBT001 - what was checked, then where
     if not is_right:
         raise ValueError(f"{member}: not of its form")
@@ -50,10 +55,11 @@ def _check_form(is_right: bool, member: str) -> None:  # noqa: FBT001 - what was
 def _check_fingerprint(fingerprint: Fingerprint | None, key: str | None) -> None:
     """Raise ValueError unless `key` is the recipe key of `fingerprint`; where there is none, of none."""
     if fingerprint is None:
-        _check_form(key is None, "fingerprint")
+        if key is not None:
+            raise ValueError("recipe_key: expected null, as fingerprint is")
         return
     artifact, recipe = fingerprint.model_artifact_digest, fingerprint.runtime_recipe_digest
-    _check_form(is_hex(artifact + recipe), "fingerprint")
+    _check_form(is_hex(artifact) and is_hex(recipe), "fingerprint")
     if key != recipe_key(artifact, recipe):
         raise ValueError("recipe_key: does not follow from the fingerprint")
 
@@ -112,7 +118,7 @@ class NodeAnswer(Struct, frozen=True, kw_only=True):
     may_speak: bool
     node: PublicKey
     status: ShortText
-    shards: tuple[ShardId, ...] = ()
+    shards: Annotated[tuple[ShardId, ...], Meta(max_length=MAX_SHARDS)] = ()
     head_sequence: Count = 0
 
     def __post_init__(self) -> None:
@@ -178,7 +184,8 @@ class PlanAnswer(Struct, frozen=True, kw_only=True):
     recipe_key: Digest
 
     def __post_init__(self) -> None:
-        _check_form(bool(self.hops) != bool(self.obstacles), "hops, obstacles")
+        if bool(self.hops) == bool(self.obstacles):
+            raise ValueError("hops, obstacles: expected one of them empty, and the other not")
         _check_fingerprint(self.fingerprint, self.recipe_key)
         if self.hops and not self._is_whole():
             raise ValueError("hops: not all layers of the model, one hop after the other")

@@ -33,7 +33,6 @@ import msgspec
 from msgspec import Meta, Struct
 
 from meshnet_events.answers import (
-    MAX_LONG_TEXT,
     AnswerType,
     ClaimAnswer,
     ClockAnswer,
@@ -43,6 +42,7 @@ from meshnet_events.answers import (
     PlanAnswer,
     Purpose,
     RecipeAnswer,
+    fitted,
 )
 from meshnet_events.envelope import MAX_BODY
 from meshnet_events.forms import (
@@ -125,6 +125,10 @@ class Query(
 
     min_sequence: Count = 0
 
+    def is_answered_by(self, answer: AnswerType) -> bool:
+        """Whether `answer` is one to this question, and not to another of its kind."""
+        raise NotImplementedError
+
 
 class ClaimQuery(Query[ClaimAnswer], frozen=True, kw_only=True):
     """Ask for the newest registration of a node's shard."""
@@ -137,6 +141,10 @@ class ClaimQuery(Query[ClaimAnswer], frozen=True, kw_only=True):
         if not is_shard_id(self.shard_id):
             raise ValueError(f"shard_id: expected {SHARD_ID_PATTERN}")
 
+    def is_answered_by(self, answer: ClaimAnswer) -> bool:
+        """Whether it is of this shard."""
+        return (answer.node, answer.shard_id) == (self.node, self.shard_id)
+
 
 class NodeQuery(Query[NodeAnswer], frozen=True, kw_only=True):
     """Ask who a key is."""
@@ -146,6 +154,10 @@ class NodeQuery(Query[NodeAnswer], frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         _check_key(self.node)
 
+    def is_answered_by(self, answer: NodeAnswer) -> bool:
+        """Whether it is of this key."""
+        return answer.node == self.node
+
 
 class HeadQuery(Query[HeadAnswer], frozen=True, kw_only=True):
     """Ask for the message that the next event of a node must follow."""
@@ -154,6 +166,10 @@ class HeadQuery(Query[HeadAnswer], frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         _check_key(self.node)
+
+    def is_answered_by(self, answer: HeadAnswer) -> bool:
+        """Whether it is of this node."""
+        return answer.node == self.node
 
 
 class PlanQuery(Query[PlanAnswer], frozen=True, kw_only=True):
@@ -171,6 +187,14 @@ class PlanQuery(Query[PlanAnswer], frozen=True, kw_only=True):
         for node in self.exclude:
             _check_key(node)
 
+    def is_answered_by(self, answer: PlanAnswer) -> bool:
+        """Whether it is for this purpose, over a recipe of this name, and without those excluded."""
+        return (
+            answer.purpose == self.purpose
+            and answer.recipe_key.startswith(self.recipe)
+            and not {hop.node for hop in answer.hops}.intersection(self.exclude)
+        )
+
 
 class RecipeQuery(Query[RecipeAnswer], frozen=True, kw_only=True):
     """Ask for a recipe by its key, or by 8 hex digits or more of it."""
@@ -180,9 +204,17 @@ class RecipeQuery(Query[RecipeAnswer], frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         _check_recipe(self.recipe)
 
+    def is_answered_by(self, answer: RecipeAnswer) -> bool:
+        """Whether it is of a recipe of this name."""
+        return answer.recipe_key.startswith(self.recipe)
+
 
 class ClockQuery(Query[ClockAnswer], frozen=True, kw_only=True):
     """Ask for the time of the broker."""
+
+    def is_answered_by(self, answer: ClockAnswer) -> bool:  # noqa: ARG002 - there is one time
+        """Any time is one."""
+        return True
 
 
 QUERIES: dict[str, type[Query[Any]]] = {
@@ -205,7 +237,7 @@ QUERY_NAMES = tuple(QUERIES)
 
 
 class Reply(Struct, Generic[AnswerType], frozen=True, kw_only=True, omit_defaults=True):
-    """What comes back: as of which sequence, and the answer or an error. Its one of two forms.
+    """What comes back: as of which sequence, and either the answer or an error.
 
     An error that was found before anything was looked up is of no sequence, which 0 says.
     """
@@ -239,7 +271,7 @@ def decode_query(name: str, body: bytes) -> Query[Any] | QueryError:
     try:
         return _QUERY_DECODERS[name].decode(body or b"{}")
     except msgspec.MsgspecError as error:
-        return QueryError(BAD_QUERY, str(error)[:MAX_LONG_TEXT])  # it quotes what came
+        return QueryError(BAD_QUERY, fitted(str(error)))  # it quotes what came
 
 
 def decode_reply(query: Query[AnswerType], body: bytes) -> Reply[AnswerType] | str:
@@ -249,28 +281,11 @@ def decode_reply(query: Query[AnswerType], body: bytes) -> Reply[AnswerType] | s
     try:
         reply: Reply[AnswerType] = _REPLY_DECODERS[type(query)].decode(body)
     except msgspec.MsgspecError as error:
-        return str(error)[:MAX_LONG_TEXT]
+        return fitted(str(error))
     except RecursionError:
         return "it nests too deep"
     if (reply.answer is None) == (reply.error is None):
         return "expected either an answer or an error"
-    if reply.answer is not None and not _is_to(query, reply.answer):
+    if reply.answer is not None and not query.is_answered_by(reply.answer):
         return "it answers another question"
     return reply
-
-
-def _is_to(query: Query[Any], answer: Any) -> bool:
-    """Whether `answer` is one to this very query, and not to another of its kind."""
-    match query:
-        case ClaimQuery():
-            return (answer.node, answer.shard_id) == (query.node, query.shard_id)
-        case NodeQuery() | HeadQuery():
-            return bool(answer.node == query.node)
-        case PlanQuery() if answer.purpose != query.purpose:
-            return False
-        case PlanQuery() if {hop.node for hop in answer.hops}.intersection(query.exclude):
-            return False
-        case PlanQuery() | RecipeQuery():
-            return bool(answer.recipe_key.startswith(query.recipe))
-        case _:
-            return True

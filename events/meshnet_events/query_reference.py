@@ -1,6 +1,7 @@
 """`docs/reference/queries.md`: what a stranger needs to ask a tracker, in any language.
 
-Members, forms, bounds and codes are read from `queries`; only the sentences around are written here.
+Members, forms, bounds and codes are read from `queries` and `answers`; only the sentences around are
+written here.
 """
 
 from typing import Any

@@ -11,5 +11,9 @@ def leaves(error: BaseException) -> list[BaseException]:
 def sole(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """What went wrong, when one thing did and at most caused the others; otherwise the group."""
     found = leaves(group)
-    causes = [error for error in found if error.__cause__ not in found]
+    causes = [
+        error
+        for error in found
+        if not any(error.__cause__ is other is not error for other in found)
+    ]
     return causes[0] if len(causes) == 1 else group

@@ -7,14 +7,16 @@ The own last record of the stream is looked at, `place` judges what it shows, an
     FORKED     another process has this key: `KeyInUse`
     GAP        a tracker is asked for the place; without one it is `PlaceLost`
 
-Where it lies behind what was acknowledged, either the realm lost its tail or an old event of ours was
-stored again. The stream itself tells which: as long as its leader has the last event acknowledged at
-the sequence where that was stored, nothing before it is lost and nothing is sent again. A tracker could
-not tell, for it may still hold what the stream lost. Where that record is not to be had, sending again
-is the harmless mistake. (It is read as `root` reads record 1, so it takes no further grant.)
+Where the last record lies behind what was acknowledged, either the realm lost its tail or an old event
+of ours was stored again. The stream itself tells which: as long as its leader has the last event
+acknowledged at the sequence where that was stored, nothing before it is lost and nothing is sent again.
+A tracker could not tell, for it may still hold what the stream lost. Where that record is not to be had,
+sending again is the harmless mistake. (It is read as `root` reads record 1, so it takes no further
+grant.)
 
-A record that is no event of ours shows nothing: then a tracker's word stands. Without one the file's
-own does, under the same condition.
+A record that is no event of ours shows nothing: then a tracker's word stands. Without a tracker the last
+event acknowledged decides: if the stream still has it, nothing is done; if not, all that the file keeps
+is sent again.
 
 Where events were stored is written to the file many at a time: a crash before that loses only what
 looking at the stream tells again.
@@ -212,7 +214,7 @@ class KeptChain:
         """
         await self.begin()
         shown = await self._furthest(expected)
-        if not await self._is_copy(shown):
+        if not await self._has_lost_nothing(shown):
             await self._reconcile(shown)
         self.has_looked = True
 
@@ -233,17 +235,23 @@ class KeptChain:
                 break
         return furthest
 
-    async def _is_copy(self, shown: _Shown) -> bool:
-        """Whether what is shown lies behind our place, and the stream has lost nothing for all that."""
+    async def _has_lost_nothing(self, shown: _Shown) -> bool:
+        """Whether what is shown does not come up to our place, and yet the stream still holds that."""
         place = shown.place
-        if place is None or place.issuerseq >= self.known.stored.issuerseq:
+        if place is None:
+            if self._ask_head is not None:
+                return False
+            _log.warning("the last record of %s is no event of that key", self._own.issuer)
+            return await self._still_stored() is not None
+        if place.issuerseq >= self.known.stored.issuerseq:
             return False
         if await self._file.digest_at(place.issuerseq) not in (place.digest, None):
             return False  # a fork, and no copy
         still = await self._still_stored()
         if still is None:
             return False
-        if still < shown.sequence != self._told_copy:  # before `still`, the answer is only stale
+        is_copy = shown.sequence > still  # else the answer is only stale
+        if is_copy and shown.sequence != self._told_copy:
             self._told_copy = shown.sequence
             told = (
                 "sequence %d holds event %d of %s once more: sent late, or stored by someone else"
@@ -278,9 +286,6 @@ class KeptChain:
         place, verdict = shown.place, Verdict.GAP
         where = f"sequence {shown.sequence} holds"
         if place is None and self._ask_head is None:
-            _log.warning("the last record of %s is no event of that key", self._own.issuer)
-            if await self._still_stored() is not None:
-                return
             place = self.known.origin
         if place is not None:
             verdict = await self._judge(place, shown.sequence)

@@ -23,7 +23,7 @@ def run(arguments: list[str]) -> int:
         # a terminal that cannot show a glyph is no reason to fail
         stream.reconfigure(errors="replace")  # type: ignore[union-attr] # text files, both
     try:
-        # most of the first tenth of a second: Ctrl-C may come already
+        # importing is most of the time that starting takes, and Ctrl-C may come meanwhile
         from meshnet_cli.app import make_app
 
         result = make_app(arguments)(
@@ -35,7 +35,7 @@ def run(arguments: list[str]) -> int:
     except BaseException as error:  # noqa: BLE001 - the last place that can tell a person
         from meshnet_cli import errors
 
-        if _is_interrupted(error):
+        if errors.is_interrupted(error):
             return errors.INTERRUPTED
         if errors.is_closed_pipe(error):
             # whoever read us has had enough; what is still buffered must not raise again at exit
@@ -43,14 +43,6 @@ def run(arguments: list[str]) -> int:
             return errors.CLOSED_PIPE
         return errors.report(error)
     return result if isinstance(result, int) else 0
-
-
-def _is_interrupted(error: BaseException) -> bool:
-    """Whether it is Ctrl-C, or came of it: whoever imports a module may hear of another error."""
-    behind: BaseException | None = error
-    while behind is not None and not isinstance(behind, KeyboardInterrupt):
-        behind = behind.__cause__ or behind.__context__
-    return behind is not None
 
 
 if __name__ == "__main__":

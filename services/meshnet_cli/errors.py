@@ -12,6 +12,7 @@ Exceptions go by name: naming the classes would import every service to report a
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from meshnet_cli.look import one_line, printable
 
@@ -118,17 +119,25 @@ def fault_advice(fault: BaseException, otherwise: str = _FIND_OUT) -> str:
 def report(error: BaseException) -> int:
     """Tell a person on stderr what went wrong and what to do; the exit code."""
     message, advice, code = explain(error)
-    print(f"meshnet: {printable(message)}", file=sys.stderr)  # noqa: T201 - this is the one place
-    if advice:
-        print(f"  {advice}", file=sys.stderr)  # noqa: T201 - as above
-    if os.environ.get("MESHNET_DEBUG"):
-        sys.excepthook(type(error), error, error.__traceback__)
+    with suppress(OSError):  # nobody reads it any more: the code still has to get out
+        print(f"meshnet: {printable(message)}", file=sys.stderr)  # noqa: T201 - this is the one place
+        if advice:
+            print(f"  {advice}", file=sys.stderr)  # noqa: T201 - as above
+        if os.environ.get("MESHNET_DEBUG"):
+            sys.excepthook(type(error), error, error.__traceback__)
     return code
 
 
 def is_closed_pipe(error: BaseException) -> bool:
     """Whether it is that nobody reads the output any more."""
     return isinstance(_cause_in(error), BrokenPipeError)
+
+
+def is_interrupted(error: BaseException) -> bool:
+    """Whether it is Ctrl-C, or came of it: whoever imports a module may hear of another error."""
+    return any(
+        isinstance(one, KeyboardInterrupt) for one in (error, *_behind(error, implicit=True))
+    )
 
 
 def explain(error: BaseException) -> tuple[str, str, int]:
@@ -171,10 +180,15 @@ def _cause_in(error: BaseException) -> BaseException:
     return causes[0] if len(causes) == 1 else error
 
 
-def _behind(error: BaseException) -> Iterator[BaseException]:
-    """What `error` was raised from, and that in turn."""
-    while error.__cause__ is not None:
-        error = error.__cause__
+def _behind(error: BaseException, *, implicit: bool = False) -> Iterator[BaseException]:
+    """What `error` was raised from, and that in turn; with `implicit`, also while what was handled."""
+    seen = [error]
+    while True:
+        before = error.__cause__ or (error.__context__ if implicit else None)
+        if before is None or any(before is one for one in seen):  # one may be its own cause
+            return
+        error = before
+        seen.append(error)
         yield error
 
 

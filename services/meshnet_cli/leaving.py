@@ -21,13 +21,13 @@ from typing import NoReturn
 
 CLOSE_TIMEOUT_S = 10.0
 _left: list[ExitStack] = []
-"""What is not to be closed, also not because nobody holds it any more."""
+"""Stacks that must never be closed. Held here, because one that is collected closes what it holds."""
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
     """What tells a process to stop: Ctrl-C, SIGTERM, and SIGHUP as of a terminal that is closed.
 
-    Whoever starts it with `nohup` does not mean SIGHUP to.
+    Under `nohup` SIGHUP is ignored, and stays so.
     """
     is_meant = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
     return (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if is_meant else ()))
@@ -42,7 +42,7 @@ def closing_in_time() -> Iterator[ExitStack]:
     try:
         yield stack
     finally:
-        _left.append(stack)  # so it is to whoever does not wait, and presses Ctrl-C
+        _left.append(stack)  # first, so that Ctrl-C during the wait leaves it open too
         if anyio.run(_is_closed, stack):
             _left.remove(stack)
         else:

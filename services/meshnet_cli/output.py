@@ -7,6 +7,7 @@ own. NO_COLOR, pipes and narrow terminals are rich's business.
 
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -80,9 +81,11 @@ def console() -> "Console":
 def note(text: str) -> None:
     """Something a person should know that is no part of the answer, on stderr.
 
-    A tracker or a peer may have written some of it: it cannot steer the terminal.
+    A tracker or a peer may have written some of it: it cannot steer the terminal. That nobody reads it
+    any more keeps nobody from what is still to be done.
     """
-    sys.stderr.write(f"{printable(text)}\n")
+    with suppress(OSError):
+        sys.stderr.write(f"{printable(text)}\n")
 
 
 def table(*columns: str, right: Iterable[str] = (), flexible: Iterable[str] = ()) -> "Table":

@@ -14,7 +14,9 @@ def choose(choice: PolicyChoice, current: Policy) -> Policy:
     policy = current
     if choice.policy is not None:
         try:
-            policy = msgspec.json.decode(read_file(choice.policy, most_bytes=MAX_BODY), type=Policy)
+            policy = msgspec.json.decode(
+                read_file(choice.policy, "policy", most_bytes=MAX_BODY), type=Policy
+            )
         except msgspec.MsgspecError as error:
             raise CliError(
                 f"{choice.policy} is no policy: {error}",

@@ -25,7 +25,7 @@ from meshnet_cli.options import Where
 from meshnet_node.directory import NodeDirectory
 from meshnet_node.files import read_file, replace_file
 
-_MAX_PROFILE = 65_536
+_MAX_PROFILE_BYTES = 65_536
 
 
 class Profile(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -49,7 +49,7 @@ def read_profile(path: Path | None) -> Profile:
     named = path is not None
     path = path or default_path()
     try:
-        stated = tomllib.loads(read_file(path, most_bytes=_MAX_PROFILE).decode())
+        stated = tomllib.loads(read_file(path, "profile", most_bytes=_MAX_PROFILE_BYTES).decode())
         profile = msgspec.convert(stated, Profile, dec_hook=_to_path)
     except FileNotFoundError:
         if not named:

@@ -10,12 +10,12 @@ import secrets
 from pathlib import Path
 
 
-def read_file(path: Path, *, most_bytes: int) -> bytes:
-    """What is in a file of at most `most_bytes`. Raises OSError, for a larger one with EFBIG."""
+def read_file(path: Path, what: str, *, most_bytes: int) -> bytes:
+    """What is in a file of at most `most_bytes`. Raises OSError: a larger one is no `what` (EFBIG)."""
     with path.open("rb") as file:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
-        raise OSError(errno.EFBIG, f"larger than {most_bytes:,} bytes", str(path))
+        raise OSError(errno.EFBIG, f"larger than {most_bytes:,} bytes: no {what}", str(path))
     return content
 
 

@@ -24,14 +24,14 @@ class Offer(Struct, frozen=True):
     def admit(self, *, now: float | None = None) -> None:
         """Raise CapabilityAdmissionError unless the proof is fresh, passed, and about just this.
 
-        `now` is as `admission.admit` has it.
+        `now`: seconds since the epoch, by default as this machine's clock has it.
         """
         requirement = AdmissionRequirement.for_identity(self.identity, device=self.device)
         admit(requirement, self.report, now=now)
 
 
 def admit_by_broker(offers: Iterable[Offer], time_ns: int) -> None:
-    """Admit what was admitted by this machine's clock by the broker's, as the registry will.
+    """Check the proofs by the broker's time (ns since the epoch), as the registry will.
 
     Raises CapabilityAdmissionError, with how far the two clocks are apart.
     """

@@ -48,6 +48,7 @@ ASK_EVERY_S = 15.0
 
 RETRY_EVERY_S = 5.0
 _PATIENCE_S = 30.0
+_CHECK_TIMEOUT_S = 15.0
 _LEAVE_TIMEOUT_S = 10.0
 _log = logging.getLogger("meshnet_node")
 
@@ -86,7 +87,9 @@ class LoadedOffer(Struct, frozen=True):
     loaded: LoadedShard
 
 
-Kind = Literal["listening", "registered", "verdict", "trouble", "withdrawn", "abandoned"]
+Kind = Literal[
+    "listening", "registered", "verdict", "trouble", "answering", "withdrawn", "abandoned"
+]
 
 
 class Notice(Struct, frozen=True):
@@ -171,7 +174,7 @@ def _served(one: LoadedOffer) -> ServedShard:
 
 def _tell_abandoned(node: Node, tell: Tell) -> None:
     for shard in node.shards.values():
-        if shard.is_abandoned:
+        if shard.is_still_at_work:
             text = (
                 f"a call of the backend did not return in {CALLS_TIMEOUT_S:g} s; ending without it"
             )
@@ -240,11 +243,15 @@ class _Life:
 
     async def _check_first(self) -> None:
         """Raise NotAdmitted where a tracker tells of something that speaks against registering."""
-        try:
-            await self._check_host()
-            await self._check_clock()
-        except (QueryRefused, Unreachable) as error:
-            _log.info("no tracker says on which host this node was, or what time it is: %s", error)
+        for check, what in (
+            (self._check_clock, "what time it is"),
+            (self._check_host, "on which host this node was"),
+        ):
+            try:
+                with anyio.fail_after(_CHECK_TIMEOUT_S):
+                    await check()
+            except (QueryRefused, Unreachable, TimeoutError) as error:
+                _log.info("no tracker says %s: %s", what, error or "it takes too long")
 
     async def _check_clock(self) -> None:
         """Raise NotAdmitted where a clock is so wrong that the registry would refuse the proofs.
@@ -272,9 +279,9 @@ class _Life:
                 raise NotAdmitted(
                     f"{shard_id} of this node is live on another host (by {claim.host.source}, "
                     f"{claim.host.id[:12]}; this one is by {host.source}, {host.id[:12]}), and two "
-                    "hosts with one key are a conflict. Is it this machine, name it as before "
-                    "(--declared-host, or none); did the node move, `meshnet node withdraw` first; "
-                    "is it neither, the key was copied: ask the operator to suspend the node"
+                    "hosts with one key are a conflict. If it is this machine, name it as before "
+                    "(--declared-host, or none); if the node moved, `meshnet node withdraw` first; "
+                    "if neither, the key was copied: ask the operator to suspend the node"
                 )
 
     async def _stored(self, shard_id: str, handed: Handed) -> int:
@@ -334,7 +341,8 @@ class _Life:
                 f"{self._node.limits.step_timeout_s:g} s; until it returns no route is to use this shard"
             )
         for shard_id in sorted(answering - self._answering):
-            self._trouble(f"{shard_id}: the backend has returned; routes may use this shard again")
+            text = f"{shard_id}: the backend has returned; routes may use this shard again"
+            self._tell(Notice("answering", text))
         self._answering = answering
 
     async def _try_refused_again(self) -> None:

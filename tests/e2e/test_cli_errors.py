@@ -17,6 +17,7 @@ from meshnet_cli.errors import (
     UNREACHABLE,
     explain,
     is_closed_pipe,
+    is_interrupted,
 )
 from meshnet_events.envelope import MAX_BODY
 
@@ -64,6 +65,18 @@ def test_a_closed_pipe_is_one_in_a_group_of_tasks_too():
     group = BaseExceptionGroup("", [BrokenPipeError()])
     assert is_closed_pipe(group)
     assert not is_closed_pipe(BaseExceptionGroup("", [BrokenPipeError(), KeyInUse("one")]))
+
+
+def test_an_error_that_is_its_own_cause_or_goes_round_is_told_and_not_followed_for_ever():
+    alone = KeyInUse("once")
+    alone.__cause__ = alone
+    assert explain(BaseExceptionGroup("", [alone]))[0] == "once"
+    one, other = raised_from(KeyInUse("one"), KeyInUse("other")), None
+    other = one.__cause__
+    other.__cause__ = one
+    assert not is_interrupted(one)
+    other.__cause__ = KeyboardInterrupt()
+    assert is_interrupted(one)
 
 
 CTRL_C = """

@@ -163,7 +163,8 @@ def read_until(output, words):
         said += os.read(output, 65_536)
 
 
-def test_a_node_whose_terminal_is_closed_withdraws_its_shard(nodes, started):
+def on_a_terminal(started):
+    """A node that certifies, and the terminal that it runs on."""
     ours, its = pty.openpty()
     process = started(
         stdin=its, stdout=its, stderr=its,
@@ -171,8 +172,21 @@ def test_a_node_whose_terminal_is_closed_withdraws_its_shard(nodes, started):
     )  # fmt: skip
     os.close(its)
     read_until(ours, b"may certify")
-    os.close(ours)
-    assert process.wait(PATIENCE_S) >= 0, "a signal ended it"
+    return process, ours
+
+
+def test_a_node_whose_terminal_is_closed_withdraws_its_shard(nodes, started):
+    process, terminal = on_a_terminal(started)
+    os.close(terminal)
+    assert process.wait(PATIENCE_S) == CLOSED_PIPE
+    assert nodes.shard("ada")["status"] == "withdrawn"
+
+
+def test_a_closed_terminal_and_a_backend_that_hangs_keep_no_process(nodes, hanging, started):
+    process, terminal = on_a_terminal(started)
+    hanging("close")
+    os.close(terminal)
+    assert process.wait(PATIENCE_S) == CLOSED_PIPE
     assert nodes.shard("ada")["status"] == "withdrawn"
 
 

@@ -310,6 +310,38 @@ def test_a_tokenizer_that_breaks_fails(acme_toy, model, monkeypatch):
     assert diagnosis.report.diagnostics == ("text: ZeroDivisionError: division by zero",)
 
 
+@pytest.mark.parametrize(
+    ("method", "gives", "said"),
+    [
+        ("encode", None, "encode gave nothing"),
+        ("encode", (), "encode gave a tuple"),
+        ("encode", b"", "encode gave a bytes"),
+        ("encode", ("1",), "encode gave a tuple"),
+        ("encode", (True,), "encode gave a tuple"),
+        ("encode", (-1,), "encode gave a tuple"),
+        ("encode", (2**31,), "encode gave a tuple"),
+        ("decode", 7, "decode gave a int, expected bytes"),
+        ("decode", "text", "decode gave a str, expected bytes"),
+    ],
+)
+def test_a_tokenizer_that_gives_what_is_no_text_and_no_tokens_fails(
+    acme_toy, model, monkeypatch, method, gives, said
+):
+    manifest = declare(model)
+    honest = {"encode": lambda *_: (1, 2), "decode": lambda *_: b" a"} | {method: lambda *_: gives}
+    for name, call in honest.items():
+        monkeypatch.setattr(acme_toy.ToyShard, name, call)
+    found = the_failure(examine(model, manifest=manifest))
+    assert (found.name, found.found[: len(said)]) == ("text", said)
+
+
+def test_who_encodes_and_does_not_decode_is_told_what_fails_then(acme_toy, model, monkeypatch):
+    monkeypatch.setattr(acme_toy.ToyShard, "encode", lambda *_: (1, 2))
+    found = finding(examine(model), "text")
+    assert found.status == "warning"
+    assert found.fix.startswith("tokens come back all the same")
+
+
 def flip_a_byte(path):
     """Corrupt a weight, and put back the time: a disk that lies changes neither size nor mtime."""
     status = path.stat()
@@ -553,10 +585,13 @@ def test_an_expectation_is_read_from_a_pin_or_a_block(model, tmp_path):
     assert read_expected(path) == Expected(pinned.artifact, pinned.files)
     path.write_text(json.dumps(examine(model).identity.to_dict()))
     assert read_expected(path) == Expected(pinned.artifact)
-    for content in ("{", "[]", '{"artifact":{}}', " " * (1 << 21)):
+    for content in ("{", "[]", '{"artifact":{}}'):
         path.write_text(content)
         with pytest.raises(ExpectedError, match=r"expected\.json"):
             read_expected(path)
+    path.write_bytes(b" " * (1 << 21))
+    with pytest.raises(OSError, match="no identity"):
+        read_expected(path)
 
 
 # -- backends -------------------------------------------------------------------------------------

@@ -250,7 +250,7 @@ def test_many_groups_that_differ_are_counted(tmp_path, path):
     found = faults(path, target)
 
     assert len(named(found)) == 5
-    assert found[-2] == "and 9 more groups of tensors"
+    assert found[-2] == "and 9 more tensor groups"
     assert len("; ".join(found)) < 1024
 
 

@@ -50,12 +50,12 @@ def test_an_unfinished_file_of_another_process_is_not_in_the_way(tmp_path):
 def test_a_file_of_just_so_many_bytes_is_read_and_one_more_is_too_many(tmp_path):
     path = tmp_path / "kept"
     path.write_bytes(b"x" * 8)
-    assert read_file(path, most_bytes=8) == b"x" * 8
-    with pytest.raises(OSError, match="larger than 7 bytes") as refused:
-        read_file(path, most_bytes=7)
+    assert read_file(path, "thing", most_bytes=8) == b"x" * 8
+    with pytest.raises(OSError, match="larger than 7 bytes: no thing") as refused:
+        read_file(path, "thing", most_bytes=7)
     assert (refused.value.errno, refused.value.filename) == (errno.EFBIG, str(path))
 
 
 def test_a_file_without_end_is_refused_and_not_read_for_ever():
     with pytest.raises(OSError, match="larger than 1,000 bytes"):
-        read_file(Path("/dev/zero"), most_bytes=1_000)
+        read_file(Path("/dev/zero"), "thing", most_bytes=1_000)

@@ -158,8 +158,10 @@ def test_a_node_is_told_with_the_ids_of_its_live_claims_and_no_more_than_fit(tra
     for number in range(300):
         lab.register(f"n1/s{number:03}@h1[0,14)")
     lab.withdraw("n1", "s000")
-    shards = tracker.ask(NodeQuery(node=lab.public("n1"))).shards
-    assert shards == tuple(f"s{number:03}" for number in range(1, 257))
+    query = NodeQuery(node=lab.public("n1"))
+    answer = tracker.ask(query)
+    assert answer.shards == tuple(f"s{number:03}" for number in range(1, 257))
+    assert "shards" in answered(query, answer, shards=[*answer.shards, "main"])
 
 
 def test_a_key_that_nobody_heard_of_is_unknown_and_not_an_error(tracker):
@@ -424,6 +426,7 @@ def test_a_message_that_is_no_object_is_no_answer(body):
         ("recipe_key", "X" * 64),
         ("recipe_key", "3" * 64),
         ("recipe_key", None),
+        ("fingerprint", None),
         ("status", "x" * 129),
         ("reasons", ["dark"] * 33),
         ("refusal_detail", "x" * 4_097),
@@ -452,7 +455,7 @@ def test_a_route_is_either_hops_or_obstacles(tracker):
     answer = json.loads(ENCODE(tracker.ask(query)))
     for change in ({"hops": []}, {"obstacles": [{"code": "range", "detail": "x"}]}):
         body = json.dumps({"sequence": 1, "answer": {**answer, **change}}).encode()
-        assert "hops, obstacles: not of its form" in decode_reply(query, body)
+        assert "hops, obstacles: expected one of them empty" in decode_reply(query, body)
 
 
 def answered(query, answer, **change):
@@ -540,13 +543,31 @@ def test_a_route_that_has_not_every_layer_once_is_no_answer(tracker, layers):
 
 
 def test_what_a_tracker_lists_at_length_is_cut_and_not_refused(tracker):
-    """Gaps, silent claims and reasons of a realm with many shards still make an answer."""
+    """Gaps and reasons of a recipe with very many layers still make an answer."""
+    lab, layers = tracker.lab, 2_000
+    for index in range(0, layers, 4):
+        lab.register(f"n/s{index}@h1[{index},{index + 1})", layers=layers)
+    (recipe,) = lab.state.recipes
+    answer = tracker.ask(PlanQuery(recipe=recipe, purpose="certify"))
+    gaps = answer.obstacles[0].detail
+    assert gaps.startswith("no usable claim holds layers [1, 4)")
+    assert (len(gaps), gaps[-1]) == (4_096, "…")
+    why = tracker.ask(RecipeQuery(recipe=recipe)).why
+    assert (len(why), why[-1]) == (4_096, "…")
+
+
+def test_of_very_many_obstacles_the_first_are_told(tracker, monkeypatch):
+    monkeypatch.setattr(answers, "MAX_OBSTACLES", 3)
     lab = tracker.lab
-    for index in range(120):
-        lab.register(f"n{index}@h{index}[{7 * index % 28},{7 * index % 28 + 1})")
+    for index in range(8):
+        lab.register(f"n{index}@h{index}[0,14)")
     answer = tracker.ask(PlanQuery(recipe=R.key, purpose="certify"), presence=True)
-    assert {one.code for one in answer.obstacles} >= {"range"}
-    assert answers._told("x" * 5_000) == "x" * 4_095 + "…"
+    assert len(answer.obstacles) == 3
+
+
+@pytest.mark.parametrize("query", QUERIES.values())
+def test_every_query_says_what_an_answer_to_it_is(query):
+    assert query.is_answered_by is not queries.Query.is_answered_by
 
 
 def test_a_query_that_is_none_is_quoted_to_no_great_length():

@@ -54,11 +54,11 @@ class Participant(Struct, frozen=True):
 
 
 class Forward(Struct, frozen=True):
-    """A forward that ran to its end: the token ids that went in and came out, and the words on it."""
+    """A forward that ran to its end: the token ids that went in and came out, and who attested it."""
 
     prompt_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
-    words: "Certification"
+    certification: "Certification"
     duration_ms: int
 
 
@@ -137,12 +137,12 @@ def certify(
             )
             note(_route_text(driven))
             done = await _forward(driven, tokens, prompt)
-            return driven, done, await _status_after(asker, driven, done.words)
+            return driven, done, await _status_after(asker, driven, done.certification)
 
     driven, done, after = anyio.run(run)
     document = _document(driven, done, after)
     answer(output, document, lambda screen: _show(screen, document))
-    return OK if after.status == "certified" and done.words.is_complete else FAILED
+    return OK if after.status == "certified" and done.certification.is_complete else FAILED
 
 
 def _check_key(text: str) -> None:
@@ -174,9 +174,9 @@ async def _forward(driven: Driven, tokens: int, prompt: str | None) -> Forward:
                 async for token in route.generate(ids, max_tokens=tokens, stop_at_end=False):
                     out.append(token.id)
                     meter(len(out), tokens)
-            words = await route.certify(completed_at_ms=time.time_ns() // 1_000_000)
+            certification = await route.certify(completed_at_ms=time.time_ns() // 1_000_000)
             duration_ms = (time.monotonic_ns() - started) // 1_000_000
-            return Forward(tuple(ids), tuple(out), words, duration_ms)
+            return Forward(tuple(ids), tuple(out), certification, duration_ms)
     except SessionFailed as failure:
         raise driven.explain(failure) from failure
     except Inconsistent as error:
@@ -209,7 +209,7 @@ async def _status_after(asker: "Asker", driven: Driven, done: "Certification") -
 
 
 def _document(driven: Driven, done: Forward, after: RecipeAnswer) -> Certified:
-    evidence = done.words.evidence
+    evidence = done.certification.evidence
     return Certified(
         recipe_key=driven.answer.recipe_key,
         recipe_status=after.status,
@@ -233,7 +233,7 @@ def _document(driven: Driven, done: Forward, after: RecipeAnswer) -> Certified:
                 sequence=one.sequence,
                 detail=one.detail,
             )
-            for one in done.words.attestations
+            for one in done.certification.attestations
         ),
     )
 

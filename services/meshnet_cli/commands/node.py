@@ -22,7 +22,7 @@ from meshnet_cli.driving import asking
 from meshnet_cli.errors import FAILED, NOT_FOUND, OK, USAGE, CliError
 from meshnet_cli.key_files import keep_key, new_key, read_node_key, write_new
 from meshnet_cli.options import OUTPUT, WHERE, NodeDir, Output, Where
-from meshnet_cli.output import NOTHING_CHANGED, answer, line, pairs
+from meshnet_cli.output import NOTHING_CHANGED, answer, line, note, pairs
 from meshnet_cli.profile import Settings, settle
 from meshnet_cli.publishing import naming_faults, publish_as_node, source_of
 from meshnet_cli.reaching import parse_endpoint
@@ -308,12 +308,17 @@ def withdraw(
     answer(output, document, people)
 
 
+def _read(path: Path, what: str) -> bytes:
+    """A file that goes into an event, and so is no larger than one."""
+    return read_file(path, what, most_bytes=MAX_BODY)
+
+
 def _read_identity(path: Path) -> "ShardIdentity":
     """The identity in a file; the message of what is wrong names the file and the member."""
     from meshnet_node.recipe_identity import RecipeIdentityError, ShardIdentity
 
     try:
-        return ShardIdentity.from_dict(msgspec.json.decode(read_file(path, most_bytes=MAX_BODY)))
+        return ShardIdentity.from_dict(msgspec.json.decode(_read(path, "identity block")))
     except (msgspec.MsgspecError, RecursionError) as error:
         raise CliError(f"{path} is no identity block: {error}", _HOW_TO_IDENTIFY) from error
     except RecipeIdentityError as error:
@@ -325,7 +330,8 @@ async def _broker_time(settings: Settings) -> int | None:
     async with asking(settings) as asker:
         try:
             return (await asker.ask(ClockQuery())).time_ns
-        except (QueryRefused, Unreachable):
+        except (QueryRefused, Unreachable) as error:
+            note(f"the proof was judged by this machine's clock alone: {error}")
             return None
 
 
@@ -345,7 +351,7 @@ def _read_report(path: Path) -> "CapabilityReport":
     from meshnet_node.capability import CapabilityReport, CapabilityReportError
 
     try:
-        return CapabilityReport.from_json(read_file(path, most_bytes=MAX_BODY))
+        return CapabilityReport.from_json(_read(path, "capability report"))
     except CapabilityReportError as error:
         raise CliError(f"{path}: {error}", _HOW_TO_IDENTIFY) from error
 

@@ -1,5 +1,6 @@
 """`meshnet node serve`: a shard proven, registered, and computed with until it is told to stop."""
 
+import errno
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -196,7 +197,8 @@ class _Owner:
         try:
             self._show(notice)
         except OSError as error:
-            self.gone = error
+            # a terminal that is closed is a pipe that is
+            self.gone = BrokenPipeError() if error.errno == errno.EIO else error
             self.is_gone.set()
 
     def _show(self, notice: "Notice") -> None:

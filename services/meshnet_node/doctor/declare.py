@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from meshnet_node.backends import BackendError, find_backend
-from meshnet_node.doctor.proof import FOR_ITS_MAKER
+from meshnet_node.doctor.proof import FOR_ITS_MAKER, REPORT_IT
 from meshnet_node.foreign import fault_text
 from meshnet_node.pin.identity import read_facts
 from meshnet_node.pin.split import open_artifact
@@ -87,7 +87,7 @@ def _naming_faults_of(backend_id: str) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         raise CannotDeclare(
             f"{backend_id} cannot load a layer of these files and say what runs: {fault_text(error)}; "
-            f"that is the backend's own fault: {FOR_ITS_MAKER}"
+            f"{REPORT_IT}"
         ) from error
 
 

@@ -13,13 +13,14 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from meshnet_node.files import read_file
 from meshnet_node.foreign import shown
 from meshnet_node.pin import PinError, Pinned
 from meshnet_node.pin.layers import held_groups
 from meshnet_node.recipe_identity import ArtifactIdentity, DerivativeBinding, RecipeIdentityError
 from meshnet_node.targets import LockedFile, LockedTarget
 
-_MAX_EXPECTED = 1 << 20
+_MAX_EXPECTED_BYTES = 1024 * 1024
 _LISTED = 4
 
 
@@ -41,11 +42,8 @@ class _Document(Struct):
 
 def read_expected(path: Path) -> Expected:
     """Read an identity block or a pin. Raises `ExpectedError` and OSError."""
-    with path.open("rb") as file:
-        content = file.read(_MAX_EXPECTED + 1)
+    content = read_file(path, "identity", most_bytes=_MAX_EXPECTED_BYTES)
     try:
-        if len(content) > _MAX_EXPECTED:
-            raise ExpectedError(f"{path} is larger than {_MAX_EXPECTED:,} bytes: no identity")
         document = msgspec.json.decode(content, type=_Document)
         return Expected(ArtifactIdentity.from_dict(document.artifact), document.files)
     except (msgspec.MsgspecError, RecursionError, RecipeIdentityError) as error:
@@ -98,7 +96,7 @@ def _differ_from_target(pinned: Pinned, target: LockedTarget) -> list[str]:
 
 
 def _differ_in_tensors(pinned: Pinned, cut: DerivativeBinding, target: LockedTarget) -> list[str]:
-    """The groups of tensors that are not those of these layers, those it has not, those too many."""
+    """The tensor groups that are not those of these layers, those it has not, those too many."""
     name = f"target {target.facts.name}"
     start, end, layer_count = cut.shard_start, cut.shard_end, target.artifact.layer_count
     try:
@@ -116,10 +114,8 @@ def _differ_in_tensors(pinned: Pinned, cut: DerivativeBinding, target: LockedTar
     ]
     if not wrong:
         return []
-    more = len(wrong) - _LISTED
     return [
-        *wrong[:_LISTED],
-        *([f"and {more} more groups of tensors"] if more > 0 else []),
+        *_listed(wrong, "tensor groups"),
         f"these are not layers [{start}, {end}) of that model, as {name} says",
     ]
 
@@ -137,14 +133,19 @@ def _differ(
                 for ours, theirs in zip(pinned.files, files, strict=True)
                 if ours.sha256 != theirs.sha256
             ]
-            more = len(wrong) - _LISTED
-            return [*wrong[:_LISTED], *([f"and {more} more files"] if more > 0 else [])]
+            return _listed(wrong, "files")
         names = ", ".join(file.name for file in pinned.files[:_LISTED])
         digests = f"content {found.content_digest}, expected {wanted.content_digest}"
         return [f"{names}: {digests}, as {name} says"]
     if found.source_digest != wanted.source_digest:
         return [f"cut from {found.source_digest}, expected {wanted.source_digest}, as {name} says"]
     return _differ_in_facts(found, wanted, name)
+
+
+def _listed(wrong: list[str], what: str) -> list[str]:
+    """The first few, and how many more there are."""
+    more = len(wrong) - _LISTED
+    return [*wrong[:_LISTED], *([f"and {more} more {what}"] if more > 0 else [])]
 
 
 def _differ_in_facts(found: ArtifactIdentity, wanted: ArtifactIdentity, name: str) -> list[str]:

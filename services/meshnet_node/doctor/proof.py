@@ -32,7 +32,7 @@ from meshnet_node.backends import Backend, LoadedShard, NoTokenizer
 from meshnet_node.capability import CapabilityContext, CapabilityReport, report_for
 from meshnet_node.doctor.check import Check, Silent, Telling, had, make_checks
 from meshnet_node.doctor.finding import Finding, failed, ok, skipped, warning
-from meshnet_node.foreign import cut, fault_text
+from meshnet_node.foreign import cut, fault_text, kind_of
 from meshnet_node.pin.gguf_file import Stamp
 from meshnet_node.probe import Measured, measure
 from meshnet_node.running import RUNTIME, Difference, differences
@@ -101,7 +101,7 @@ class Proof:
                 self.shard.close()
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the backend is somebody else's
             _log.debug("giving the layers back", exc_info=error)
-            finding = failed("close", fault_text(error), _REPORT_IT)
+            finding = failed("close", fault_text(error), REPORT_IT)
             self.findings = (*self.findings, finding)
             telling.finds(finding)
 
@@ -201,18 +201,34 @@ def _layout(proof: Proof) -> Finding:
 def _text(proof: Proof) -> Finding:
     """The hop that holds layer 0 encodes a route's prompts, and the last one spells out its tokens."""
     selection, shard = proof.context.selection, had(proof.shard)
-    takes, gives = selection.start == 0, selection.end == selection.artifact.layer_count
-    try:
-        if takes:
-            shard.encode(_PROMPT)
-        if gives:
-            shard.decode(0)
-    except NoTokenizer as error:
-        return warning(
-            "text", f"no tokenizer here: {error}", _NO_PROMPTS if takes else _NO_SPELLING
-        )
-    met = [*(["prompts are encoded"] if takes else []), *(["tokens spelled out"] if gives else [])]
+    met = []
+    if selection.start == 0:
+        try:
+            ids: object = shard.encode(_PROMPT)
+        except NoTokenizer as error:
+            return warning("text", f"no tokenizer here: {error}", _NO_PROMPTS)
+        if not _are_ids(ids, shard.vocabulary):
+            found = f"encode gave {kind_of(ids)} for {_PROMPT!r}, expected ids of the vocabulary"
+            return failed("text", found, REPORT_IT)
+        met.append("prompts are encoded")
+    if selection.end == selection.artifact.layer_count:
+        try:
+            piece: object = shard.decode(0)
+        except NoTokenizer as error:
+            return warning("text", f"no tokenizer here: {error}", _NO_SPELLING)
+        if type(piece) is not bytes:
+            return failed("text", f"decode gave {kind_of(piece)}, expected bytes", REPORT_IT)
+        met.append("tokens spelled out")
     return ok("text", " and ".join(met) or "layers in the middle meet none")
+
+
+def _are_ids(ids: object, vocabulary: int) -> bool:
+    """Whether they are one token id or more."""
+    return (
+        isinstance(ids, Sequence)
+        and len(ids) > 0
+        and all(type(one) is int and 0 <= one < vocabulary for one in ids)
+    )
 
 
 def _forward(proof: Proof) -> Finding:
@@ -243,7 +259,7 @@ def _moved(proof: Proof) -> str:
 
 
 FOR_ITS_MAKER = "whoever makes it finds where to look in docs/how-to/add-a-backend.md"
-_REPORT_IT = f"that is the backend's own fault: {FOR_ITS_MAKER}, under 'When the doctor objects'"
+REPORT_IT = f"that is the backend's own fault: {FOR_ITS_MAKER}, under 'When the doctor objects'"
 _NUMBERS = (
     "do not serve with it. Another build of the backend, another driver or the files got anew may "
     f"help; {FOR_ITS_MAKER}, under 'When the doctor objects'"
@@ -264,8 +280,8 @@ PROOF_CHECKS: tuple[Check[Proof, Finding], ...] = (
         _load,
         "see that the backend knows the architecture, and that there is memory for the layers",
     ),
-    Check("version", _version, _REPORT_IT, needs=("load",)),
-    Check("layout", _layout, _REPORT_IT, needs=("load",)),
-    Check("text", _text, _REPORT_IT, needs=("load",)),
+    Check("version", _version, REPORT_IT, needs=("load",)),
+    Check("layout", _layout, REPORT_IT, needs=("load",)),
+    Check("text", _text, REPORT_IT, needs=("load",)),
     Check("forward", _forward, _NUMBERS, needs=("load",)),
 )

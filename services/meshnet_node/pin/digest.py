@@ -6,7 +6,7 @@ hashed there:
     {"version":2,"digests":{"/models/a.gguf":{"stamp":[253,1700000000000000000,1700000000000000000,42],
                                               "sha256":"5f…","tensors":{"blk.0":"9c…"}}}}
 
-`tensors` are the digests of its groups of tensors (`tensors`), where they were asked for.
+`tensors` are the digests of its tensor groups (`tensors`), where they were asked for.
 
 Rules
 
@@ -97,13 +97,13 @@ def digest_files(files: Sequence[GgufFile], *, cache: bool, meter: Meter) -> tup
 
 
 def remembered_tensors(file: GgufFile) -> dict[str, str]:
-    """The digests of its groups of tensors; empty where they are not remembered."""
+    """The digests of its tensor groups; empty where they are not remembered."""
     entry = _load().digests.get(_name(file))
     return entry.tensors if entry is not None and entry.stamp == file.stamp else {}
 
 
 def remember_tensors(file: GgufFile, tensors: dict[str, str]) -> None:
-    """Keep the digests of its groups of tensors beside its own, if that is remembered."""
+    """Keep the digests of its tensor groups beside its own, if that is remembered."""
     known, name = _load(), _name(file)
     entry = known.digests.get(name)
     if entry is not None and entry.stamp == file.stamp:

@@ -24,10 +24,10 @@ from msgspec import Struct
 from meshnet_node.pin.errors import PinError
 from meshnet_node.pin.gguf_file import GgufFile, Tensor
 from meshnet_node.pin.split import Artifact
+from meshnet_node.targets import BLOCK_PREFIX
 
 MAX_BLOCKS = 1 << 16
 
-_BLOCK_PREFIX = "blk."
 _BLOCK = re.compile(r"blk\.(?P<index>0|[1-9][0-9]{0,5})\.(?P<rest>.+)", re.DOTALL)
 
 
@@ -144,14 +144,14 @@ def block_of(file: GgufFile, tensor: Tensor) -> int | None:
     match = _BLOCK.fullmatch(tensor.name)
     if match:
         return int(match["index"])
-    if tensor.name.startswith(_BLOCK_PREFIX):
+    if tensor.name.startswith(BLOCK_PREFIX):
         raise PinError(f"{file.path}: {tensor.name!a} is no tensor name; get it elsewhere")
     return None
 
 
 def group_of(name: str, block: int | None) -> str:
     """Which tensors go together: `blk.3` for those of one block, else each by its own name."""
-    return name if block is None else f"{_BLOCK_PREFIX}{block}"
+    return name if block is None else f"{BLOCK_PREFIX}{block}"
 
 
 def tensors_of(
@@ -189,8 +189,8 @@ def held_groups(
         places.add(_Place.LAST)
     held = set()
     for group in groups:
-        if group.startswith(_BLOCK_PREFIX):
-            wanted = start <= int(group.removeprefix(_BLOCK_PREFIX)) < end
+        if group.startswith(BLOCK_PREFIX):
+            wanted = start <= int(group.removeprefix(BLOCK_PREFIX)) < end
         else:
             place = _PLACES.get(group.partition(".")[0])
             if place is None:

@@ -28,6 +28,7 @@ Next-token-prediction (MTP) blocks have none: no cut holds them.
 """
 
 import hashlib
+import struct
 from collections.abc import Mapping, Sequence
 
 from meshnet_node.pin.digest import Meter, remember_tensors, remembered_tensors
@@ -78,19 +79,9 @@ def digest_groups(
 def _digest(held: Sequence[tuple[GgufFile, Tensor]], meter: Meter) -> str:
     digest = hashlib.sha256()
     for file, tensor in sorted(held, key=lambda pair: pair[1].name.encode()):
-        name = tensor.name.encode()
-        digest.update(
-            b"".join(
-                (
-                    len(name).to_bytes(4, "little"),
-                    name,
-                    tensor.type_id.to_bytes(4, "little"),
-                    len(tensor.dimensions).to_bytes(4, "little"),
-                    *(dimension.to_bytes(8, "little") for dimension in tensor.dimensions),
-                    tensor.size_bytes.to_bytes(8, "little"),
-                )
-            )
-        )
+        name, sizes = tensor.name.encode(), tensor.dimensions
+        head = struct.pack(f"<I{len(name)}sII", len(name), name, tensor.type_id, len(sizes))
+        digest.update(head + struct.pack(f"<{len(sizes)}QQ", *sizes, tensor.size_bytes))
         for chunk in file.read(tensor.start, tensor.start + tensor.size_bytes):
             digest.update(chunk)
             meter.advance(len(chunk))

@@ -59,8 +59,6 @@ class SessionFailed(Exception):
         A failure of the hop after is no verdict on the two that pass it on, so it keeps its code
         only where it was found and becomes `ERROR_CODE_HOP_LOST` on its way up.
         """
-        if self.hop is not None and self.hop > hop and self.code == pb.ERROR_CODE_HOP_LOST:
-            return self
         return SessionFailed(
             pb.ERROR_CODE_HOP_LOST,
             self.detail if self.code == pb.ERROR_CODE_HOP_LOST else f"{self.reason}: {self.detail}",

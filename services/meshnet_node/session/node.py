@@ -81,12 +81,13 @@ class ServedShard:
         self.synthetic = synthetic
         self.turn = anyio.CapacityLimiter(1)
         """Whose turn it is: a backend is called from one thread at a time."""
-        self.is_abandoned = False
-        """Whether a thread may still be at work in there: then nobody may touch or close `loaded`."""
+        self.is_still_at_work = False
+        """Whether an abandoned call may not have returned: then nobody may touch or close `loaded`."""
+        # of its own: a call that hangs must not take a thread from others
         self._thread = anyio.CapacityLimiter(1)
         self._began_s: float | None = None
         self._at_work: anyio.CancelScope | None = None
-        self._is_over = False
+        self._is_abandoned = False
 
     @property
     def busy_s(self) -> float:
@@ -114,7 +115,7 @@ class ServedShard:
                 raise BackendError(fault_text(error)) from error
 
         async with self.turn:
-            if not self._is_over:
+            if not self._is_abandoned:
                 with anyio.CancelScope(shield=True) as scope:
                     self._at_work, self._began_s = scope, time.monotonic()
                     try:
@@ -123,15 +124,15 @@ class ServedShard:
                         )
                     finally:
                         self._at_work = self._began_s = None
-                self.is_abandoned = True
+                self.is_still_at_work = True
         raise CallAbandoned("a call of this shard's backend did not return, and was given up")
 
     def abandon(self) -> None:
         """Let nobody wait for the backend any more, and nobody call it: the process is to end.
 
-        A thread cannot be ended from outside. One that is at work goes on, alone (`is_abandoned`).
+        A thread cannot be ended from outside. One that is at work goes on, alone (`is_still_at_work`).
         """
-        self._is_over = True
+        self._is_abandoned = True
         if self._at_work is not None:
             self._at_work.cancel()
 

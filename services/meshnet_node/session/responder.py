@@ -24,6 +24,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from meshnet_bus.client import Unreachable
+from meshnet_bus.groups import sole
 from meshnet_bus.outbox_file import OutboxError
 from meshnet_node.backends import BackendError
 from meshnet_node.session.entrance import CallerGone
@@ -80,7 +81,7 @@ class Responder:
         self.port = 0
         """The port that is listened on."""
         self._stopping = anyio.Event()
-        self._over = anyio.Event()
+        self._ended = anyio.Event()
 
     @property
     def load(self) -> int:
@@ -90,16 +91,19 @@ class Responder:
     def stop_taking(self) -> None:
         """Take no new sessions, and end those that run."""
         self._stopping.set()
-        if not self.sessions:
-            self._over.set()
+        self._note_ended()
 
-    async def over(self) -> None:
+    async def end_sessions(self) -> None:
         """Wait until those that ran have ended, once none are taken, abandoning what does not return."""
         with anyio.move_on_after(CALLS_TIMEOUT_S):
-            await self._over.wait()
+            await self._ended.wait()
             return
         for shard in self.node.shards.values():
             shard.abandon()
+
+    def _note_ended(self) -> None:
+        if self._stopping.is_set() and not self.sessions:
+            self._ended.set()
 
     async def session(self, _requests: object, context: Any) -> None:
         """Serve one stream to its end. Never raises but when it is cancelled."""
@@ -137,8 +141,7 @@ class Responder:
             return SessionFailed(pb.ERROR_CODE_INTERNAL, "this node failed; its log says where")
         finally:
             self.sessions -= 1
-            if self._stopping.is_set() and not self.sessions:
-                self._over.set()
+            self._note_ended()
 
     async def _served(self, stream: _GrpcStream) -> SessionFailed | None:
         """Serve a session until it is over, its caller is gone, or the node stops.
@@ -163,9 +166,7 @@ class Responder:
                 tasks.start_soon(end_when_stopping)
                 tasks.start_soon(serve_to_its_end)
         except BaseExceptionGroup as group:
-            if len(group.exceptions) == 1:
-                raise group.exceptions[0] from None
-            raise
+            raise sole(group) from None
         return stopped
 
 
@@ -198,5 +199,5 @@ async def serve(node: Node, listen: str, *, tls: Tls | None = None) -> AsyncIter
     finally:
         responder.stop_taking()
         with anyio.CancelScope(shield=True):
-            await responder.over()
+            await responder.end_sessions()
             await server.stop(_STOP_GRACE_S)

@@ -35,7 +35,8 @@ of the realm, may send larger ones.
 MAX_ANSWER_BYTES = 1024 * 1024
 """Most bytes of a responder's frame: the ids of the longest prompt, and nothing ever larger."""
 
-_MAX_PEM = 1024 * 1024
+_PEM = "certificate or key in PEM"
+_MAX_PEM_BYTES = 1024 * 1024
 _KEEPALIVE_MS = 10_000
 _KEEPALIVE_TIMEOUT_MS = 5_000
 
@@ -83,9 +84,9 @@ class Tls(Struct, frozen=True):
     def read(cls, files: TlsFiles) -> "Tls":
         """Read the files. Raises OSError."""
         return cls(
-            authority=read_file(files.authority, most_bytes=_MAX_PEM),
-            certificate=read_file(files.certificate, most_bytes=_MAX_PEM),
-            key=read_file(files.key, most_bytes=_MAX_PEM),
+            authority=read_file(files.authority, _PEM, most_bytes=_MAX_PEM_BYTES),
+            certificate=read_file(files.certificate, _PEM, most_bytes=_MAX_PEM_BYTES),
+            key=read_file(files.key, _PEM, most_bytes=_MAX_PEM_BYTES),
         )
 
     def for_server(self) -> grpc.ServerCredentials:

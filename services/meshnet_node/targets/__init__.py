@@ -26,7 +26,7 @@ somebody had the files in hand, the *lock*: what they turned out to be. The file
 
 `artifact` is the block of an identity, `recipe` the axes that the files decide.
 
-`tensors` may be left out: they are digests of its groups of tensors (`meshnet_node.pin.tensors`), which
+`tensors` may be left out: they are digests of its tensor groups (`meshnet_node.pin.tensors`), which
 show whose layers a cut holds. A target without them takes a cut at its word.
 
 `forward` may be left out: it is what the doctor's forward through the *whole* model put out
@@ -67,8 +67,9 @@ from meshnet_node.recipe_identity import (
     canonical_sha256,
 )
 
-MAX_TARGET = 1 << 24
-"""The most bytes that a target's file may have."""
+MAX_TARGET_BYTES = 16 * 1024 * 1024
+BLOCK_PREFIX = "blk."
+"""How the tensor group of a block is called, before its index; and the tensors in it."""
 SET_DOMAIN = "meshnet.artifact-set.v1"
 FORWARD_AXES = ("activation_dtype", "compute_dtype", "kv_dtype", "backend_id")
 """Axes that decide which tokens come out of given files. A new version must give the same ones."""
@@ -128,7 +129,7 @@ class LockedTarget(Struct, frozen=True):
     """A target with its lock. It cannot be made unless the two fit and the digests follow.
 
     `files` come in the order of their parts; `recipe` maps axes to the values the files decide.
-    `tensors` maps groups of tensors to digests, and is empty where nobody made them; `forward` is None
+    `tensors` maps tensor groups to digests, and is empty where nobody made them; `forward` is None
     where nobody has recorded one.
     """
 
@@ -157,12 +158,23 @@ class LockedTarget(Struct, frozen=True):
         for axis in self.recipe:
             if axis not in RECIPE_AXES:
                 raise self._wrong("recipe", "a member that is none", "only axes of a recipe")
-        blocks = [group for group in self.tensors if group.startswith("blk.")]
-        count = artifact.layer_count if self.tensors else 0
-        if len(blocks) != count or set(blocks) != {f"blk.{index}" for index in range(len(blocks))}:
-            raise self._wrong("tensors", f"{len(blocks)} blocks", f"blk.0 to blk.{count - 1}")
+        self._check_tensors()
         if self.forward is not None and self.forward.axes.keys() != set(FORWARD_AXES):
             raise self._wrong("forward.axes", "other members", ", ".join(FORWARD_AXES))
+
+    def _check_tensors(self) -> None:
+        """Raise LockedTargetError unless there are digests of every block, or none at all."""
+        if not self.tensors:
+            return
+        count = self.artifact.layer_count
+        blocks = [group for group in self.tensors if group.startswith(BLOCK_PREFIX)]
+        wanted = f"{BLOCK_PREFIX}0 to {BLOCK_PREFIX}{count - 1}"
+        # how many first: the count of layers may be anything, and is not to be counted up to
+        if len(blocks) != count:
+            raise self._wrong("tensors", f"{len(blocks)} blocks", wanted)
+        for index in range(count):
+            if f"{BLOCK_PREFIX}{index}" not in self.tensors:
+                raise self._wrong("tensors", f"no {BLOCK_PREFIX}{index}", wanted)
 
     def recorded_output(self, recipe: RuntimeRecipe) -> str | None:
         """What the whole model must put out under `recipe`; None where nothing says so."""
@@ -316,7 +328,9 @@ def _path(name: str) -> Path:
 
 def _read(path: Path, name: str) -> _TargetFile:
     try:
-        content = msgspec.json.decode(read_file(path, most_bytes=MAX_TARGET), type=_TargetFile)
+        content = msgspec.json.decode(
+            read_file(path, "target", most_bytes=MAX_TARGET_BYTES), type=_TargetFile
+        )
     except FileNotFoundError:
         shipped = ", ".join(sorted(entry.stem for entry in _SHIPPED.glob("*.json")))
         raise UnknownTarget(

@@ -17,7 +17,6 @@ import msgspec
 from msgspec import Struct
 
 from meshnet_events.answers import (
-    MAX_LONG_TEXT,
     MAX_OBSTACLES,
     MAX_SHARDS,
     Answer,
@@ -27,6 +26,7 @@ from meshnet_events.answers import (
     PlanAnswer,
     PlannedHop,
     RecipeAnswer,
+    fitted,
 )
 from meshnet_events.facts import Fingerprint
 from meshnet_events.queries import (
@@ -99,7 +99,7 @@ def _claim(state: State, query: ClaimQuery, liveness: Liveness | None) -> ClaimA
         recipe_key=claim.recipe_key,
         recipe_status=recipe.status if recipe else "unknown",
         refusal=claim.refusal,
-        refusal_detail=_told(claim.refusal_detail),
+        refusal_detail=fitted(claim.refusal_detail),
         registered_sequence=claim.sequence,
         shard_id=claim.shard_id,
         start=identity.shard_start if identity else None,
@@ -143,7 +143,7 @@ def _plan(state: State, query: PlanQuery, liveness: Liveness | None) -> PlanAnsw
     obstacles: tuple[Obstacle, ...] = ()
     if isinstance(found, NoRoute):
         obstacles = (
-            *(Obstacle(one.code, _told(one.detail)) for one in found.obstacles),
+            *(Obstacle(one.code, fitted(one.detail)) for one in found.obstacles),
             *_silent(state, recipe.recipe_key, liveness),
         )[:MAX_OBSTACLES]
     else:
@@ -205,13 +205,8 @@ def _recipe(
         proven_seams=recipe.proven_seams,
         recipe_key=recipe.recipe_key,
         status=recipe.status,
-        why=_told(why_recipe(state, recipe.recipe_key, liveness)),
+        why=fitted(why_recipe(state, recipe.recipe_key, liveness)),
     )
-
-
-def _told(text: str) -> str:
-    """A text for people, cut where it names more than an answer may hold."""
-    return text if len(text) <= MAX_LONG_TEXT else f"{text[: MAX_LONG_TEXT - 1]}…"
 
 
 def _find(state: State, prefix: str) -> Recipe | QueryError:
