@@ -38,6 +38,8 @@ MAX_OBSTACLES = 64
 MAX_LONG_TEXT = 4_096
 
 Purpose = Literal["serve", "certify"]
+Layer = Annotated[int, Meta(ge=0, le=2**32 - 1)]
+"""The index of a layer, or a number of layers, as a session can carry it."""
 LongText = Annotated[str, Meta(max_length=MAX_LONG_TEXT)]
 """A text that may list nodes, layers or seams."""
 
@@ -77,7 +79,7 @@ class ClaimAnswer(Struct, frozen=True, kw_only=True):
     endpoint: Endpoint
     eligible_to_certify: bool
     eligible_to_serve: bool
-    end: Integer | None
+    end: Layer | None
     fingerprint: Fingerprint | None
     host: Host
     node: PublicKey
@@ -89,7 +91,7 @@ class ClaimAnswer(Struct, frozen=True, kw_only=True):
     refusal_detail: LongText
     registered_sequence: Count
     shard_id: ShardId
-    start: Integer | None
+    start: Layer | None
     status: ShortText
 
     def __post_init__(self) -> None:
@@ -149,12 +151,12 @@ class PlannedHop(Struct, frozen=True, kw_only=True):
     """One hop of a route: a claim, and the layers `[start, end)` of it that are to be computed."""
 
     boot_id: Uuid
-    end: Integer
+    end: Layer
     endpoint: Endpoint
     label: Text
     node: PublicKey
     shard_id: ShardId
-    start: Integer
+    start: Layer
 
     def __post_init__(self) -> None:
         _check_form(is_uuid(self.boot_id), "boot_id")
@@ -178,7 +180,7 @@ class PlanAnswer(Struct, frozen=True, kw_only=True):
 
     fingerprint: Fingerprint
     hops: tuple[PlannedHop, ...]
-    layer_count: Integer
+    layer_count: Layer
     obstacles: Annotated[tuple[Obstacle, ...], Meta(max_length=MAX_OBSTACLES)]
     purpose: Purpose
     recipe_key: Digest
@@ -205,8 +207,8 @@ class RecipeAnswer(Struct, frozen=True, kw_only=True):
 
     certified_time_ms: Integer | None
     fingerprint: Fingerprint
-    layer_count: Integer
-    proven_seams: tuple[Integer, ...]
+    layer_count: Layer
+    proven_seams: tuple[Layer, ...]
     recipe_key: Digest
     status: ShortText
     why: LongText

@@ -4,6 +4,8 @@ import logging
 import os
 import time
 
+from meshnet_cli.look import one_line, printable
+
 _LINE = "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s"
 
 
@@ -23,8 +25,18 @@ def show_backend_faults() -> None:
             logging.getLogger(name).setLevel(logging.DEBUG)
 
 
+class _Formatter(logging.Formatter):
+    """A line for each thing: what others wrote of it makes no second one and steers no terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))  # a traceback has lines of its own
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging calls it so
+        return one_line(super().formatMessage(record))
+
+
 def _handle() -> None:
-    formatter = logging.Formatter(_LINE, "%Y-%m-%dT%H:%M:%S")
+    formatter = _Formatter(_LINE, "%Y-%m-%dT%H:%M:%S")
     formatter.converter = time.gmtime
     handler = logging.StreamHandler()
     handler.setFormatter(formatter)

@@ -292,7 +292,7 @@ class _Life:
             self._trouble(f"{shard_id} is not registered yet: {self._outbox.trouble}")
 
     async def _withdraw(self) -> None:
-        """Take every shard back, and wait for that to be stored, but not for ever."""
+        """Take back every shard that was registered, and wait for that to be stored, not for ever."""
         with anyio.move_on_after(_LEAVE_TIMEOUT_S, shield=True):
             try:
                 for shard_id in self._handed:
@@ -307,7 +307,8 @@ class _Life:
             except (OutboxError, Unreachable) as error:
                 self._trouble(f"the shards are not withdrawn: {error}")
                 return
-            self._tell(Notice("withdrawn", "every shard is withdrawn"))
+            text = "every shard is withdrawn" if self._handed else "no shard was registered"
+            self._tell(Notice("withdrawn", text))
             return
         self._trouble(
             f"{self._settings.directory.outbox} holds {self._outbox.pending} unsent: what this node had "

@@ -433,6 +433,8 @@ def test_a_message_that_is_no_object_is_no_answer(body):
         ("host", {"id": "X" * 64, "source": "machine-id"}),
         ("host", {"id": "a" * 64, "source": "elsewhere"}),
         ("start", "0"),
+        ("start", -1),
+        ("end", 2**32),
         ("reasons", "dark"),
         ("fingerprint", {"catalogue_version": "1"}),
     ],
@@ -528,7 +530,7 @@ def test_a_fingerprint_that_has_another_recipe_key_is_no_answer(tracker, query):
         ((0, LAYERS), (LAYERS, LAYERS)),
         ((0, LAYERS + 5), (LAYERS + 5, LAYERS)),
         ((-4, 14), (14, LAYERS)),
-        ((0, 2**53 - 1), (2**53 - 1, LAYERS)),
+        ((0, 2**32), (2**32, LAYERS)),
     ],
 )
 def test_a_route_that_has_not_every_layer_once_is_no_answer(tracker, layers):
@@ -539,7 +541,8 @@ def test_a_route_that_has_not_every_layer_once_is_no_answer(tracker, layers):
     assert len(hops) == len(layers)
     for hop, (start, end) in zip(hops, layers, strict=True):
         hop.update(start=start, end=end)
-    assert "not all layers of the model" in answered(query, answer, hops=hops)
+    said = answered(query, answer, hops=hops)
+    assert "not all layers of the model" in said or "Expected `int`" in said
 
 
 def test_what_a_tracker_lists_at_length_is_cut_and_not_refused(tracker):
