@@ -48,6 +48,7 @@ from meshnet_node.session.node import Limits, Node, ServedShard
 from meshnet_node.session.opening import RouteHop
 from meshnet_node.session.responder import serve
 from meshnet_node.session.transport import METHOD
+from meshnet_node.shard_facts import ShardFacts
 from meshnet_proto import shard_runtime_pb2 as pb
 
 REALM = "lab"
@@ -353,7 +354,8 @@ class Remote(Listed):
 
 def served(shard_id, start, end, *, loaded, recipe=RECIPE, synthetic=False):
     identity = ShardIdentity(ARTIFACT, recipe, start, end)
-    return ServedShard(shard_id, identity, loaded, synthetic=synthetic)
+    facts = None if loaded is None else ShardFacts.of(loaded)
+    return ServedShard(shard_id, identity, loaded, facts, synthetic=synthetic)
 
 
 class Lab:

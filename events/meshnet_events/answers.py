@@ -217,10 +217,16 @@ class RecipeAnswer(Struct, frozen=True, kw_only=True):
         _check_fingerprint(self.fingerprint, self.recipe_key)
 
 
-class ClockAnswer(Struct, frozen=True):
-    """The broker's time, in ns since the epoch, at the moment it was asked."""
+class ClockAnswer(Struct, frozen=True, omit_defaults=True):
+    """The broker's time, in ns since the epoch, at the moment it was asked.
+
+    With it come the two bounds by which the policy in force judges the time of a proof. They are left
+    out while the tracker has not caught up.
+    """
 
     time_ns: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+    max_clock_skew_ms: Count | None = None
+    max_report_age_ms: Count | None = None
 
 
 Answer = ClaimAnswer | NodeAnswer | HeadAnswer | PlanAnswer | RecipeAnswer | ClockAnswer

@@ -129,14 +129,12 @@ class StreamApi:
 
     async def leader_record(self, sequence: int) -> Record | None:
         """The record at `sequence` as the stream's leader has it; None when there is none."""
-        try:
-            found = await self.call(f"STREAM.MSG.GET.{self.stream}", {"seq": sequence}, _Message)
-        except ApiError as error:
-            if error.err_code == NO_MESSAGE_FOUND:
-                return None
-            raise
-        stored = found.message
-        return Record(stored.seq, time_ns(stored.time), stored.subject, stored.data)
+        return await self._leader({"seq": sequence})
+
+    async def leader_record_of(self, issuer: str, at_least: int) -> Record | None:
+        """The issuer's first record at `at_least` or behind it, as the stream's leader has it."""
+        subject = subjects.event(self.realm, issuer)
+        return await self._leader({"seq": at_least, "next_by_subj": subject})
 
     async def direct_record(self, sequence: int) -> Record | None:
         """The record at `sequence` from any replica, which may not have it yet: then None."""
@@ -155,6 +153,16 @@ class StreamApi:
             return time_ns(told.ts)
         except ValueError as error:
             raise Unreachable(f"{told.ts[:40]!r} is not a server's time") from error
+
+    async def _leader(self, which: dict[str, int | str]) -> Record | None:
+        try:
+            found = await self.call(f"STREAM.MSG.GET.{self.stream}", which, _Message)
+        except ApiError as error:
+            if error.err_code == NO_MESSAGE_FOUND:
+                return None
+            raise
+        stored = found.message
+        return Record(stored.seq, time_ns(stored.time), stored.subject, stored.data)
 
     async def _direct(self, subject: str, payload: bytes) -> Record | None:
         body, fields = await self._request(subject, payload)

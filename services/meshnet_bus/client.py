@@ -15,6 +15,8 @@ closed; `Unreachable` says so and a new one is built.
 
 import asyncio
 import logging
+import os
+import re
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -190,7 +192,7 @@ async def connect(
         await close(nc)
         reason = refusals[-1] if refusals else error
         raise Unreachable(
-            f"no NATS server at {url} within {timeout_s:g} s ({reason or repr(reason)}); "
+            f"no NATS server at {url} within {timeout_s:g} s ({_said(reason)}); "
             "check the address and that the server runs"
         ) from error
     except BaseException:
@@ -198,6 +200,21 @@ async def connect(
         raise
     connected = True
     return nc
+
+
+def _said(reason: Exception) -> str:
+    """What kept us from connecting, in the system's words where it is the system that says so.
+
+    asyncio wraps those in its own, and of several addresses' errors keeps but one text.
+    """
+    if isinstance(reason, OSError):
+        numbers = (reason.errno, *map(int, _ERRNO.findall(str(reason))))
+        found = dict.fromkeys(os.strerror(number) for number in numbers if number and number > 0)
+        return ", ".join(found) or reason.strerror or str(reason) or "it does not answer"
+    return str(reason) or repr(reason)
+
+
+_ERRNO = re.compile(r"\[Errno (\d+)\]")
 
 
 async def close(nc: SafeClient) -> None:

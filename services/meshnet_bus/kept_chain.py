@@ -7,16 +7,21 @@ The own last record of the stream is looked at, `place` judges what it shows, an
     FORKED     another process has this key: `KeyInUse`
     GAP        a tracker is asked for the place; without one it is `PlaceLost`
 
-Where the last record lies behind what was acknowledged, either the realm lost its tail or an old event
-of ours was stored again. The stream itself tells which: as long as its leader has the last event
-acknowledged at the sequence where that was stored, nothing before it is lost and nothing is sent again.
-A tracker could not tell, for it may still hold what the stream lost. Where that record is not to be had,
-sending again is the harmless mistake. (It is read as `root` reads record 1, so it takes no further
-grant.)
+Where that record is the last event acknowledged, at the sequence where it was stored, that is all.
+Anything else may be an old event of ours that someone stored again, over a stream that lost its tail
+or under a file that is an older copy of itself. Then the stream itself tells what it holds (`_held`):
+the newest kept event that still lies where it was stored is looked for (a few reads, as a rule one),
+and from it the chain is followed through our own records, as every reader follows it. A tracker could
+not tell, for it may still hold what the stream lost. Nothing but a missing event lets any be sent
+again, and nothing is signed behind less than the stream holds. (All this is read as `root` reads
+record 1, so it takes no further grant.)
 
-A record that is no event of ours shows nothing: then a tracker's word stands. Without a tracker the last
-event acknowledged decides: if the stream still has it, nothing is done; if not, all that the file keeps
-is sent again.
+What no one can tell apart from the true tail is a last record at the very sequence where our last
+event was, after a loss. Whoever stores it there hides what is lost before it.
+
+Where the leader does not let us read, the last record stands by itself: what lies behind it is sent
+again, which is harmless. Signing anew is not, so at the first look of a process a copy is not
+believed: a tracker must tell the place, and without one nothing is sent until the reading is granted.
 
 Where events were stored is written to the file many at a time: a crash before that loses only what
 looking at the stream tells again.
@@ -34,7 +39,7 @@ import anyio
 from msgspec import Struct
 from msgspec.structs import replace
 
-from meshnet_bus.api import ApiError, StreamApi
+from meshnet_bus.api import StreamApi
 from meshnet_bus.backoff import Backoff
 from meshnet_bus.client import Unreachable
 from meshnet_bus.outbox_file import Acknowledged, OutboxError, OutboxFile, corrupted
@@ -49,7 +54,7 @@ from meshnet_bus.place import (
     judge,
     way_on,
 )
-from meshnet_bus.recovery import recover_place
+from meshnet_bus.recovery import Found, NotReadable, OwnRecords, find_place
 from meshnet_events.envelope import ChainHead, SignedEvent
 
 _LOOKS = 3
@@ -89,6 +94,7 @@ class KeptChain:
         self._own = own
         self._ask_head = ask_head
         self._chance = chance
+        self._records = OwnRecords(api, own, chance=chance)
         self._newest: deque[SignedEvent] = deque(maxlen=_REMEMBERED)
         self._unwritten: dict[int, Acknowledged] = {}
         self._told_copy = 0  # the sequence of the last copy that was logged
@@ -122,12 +128,13 @@ class KeptChain:
         async with self._moving:
             if self.standing is None:
                 try:
-                    origin = await recover_place(self._api, self._own, self._ask_head)
+                    found = await find_place(self._api, self._own, self._ask_head)
                 except Unreachable as error:
                     raise Unreachable(
                         f"the outbox {self.path} is new, and where the chain of {self._own.issuer} "
                         f"stands must first be read from the stream: {error}"
                     ) from error
+                origin = found.place
                 if origin.issuerseq:
                     told = (
                         "the outbox %s is new or was emptied, and %s published before: its chain goes "
@@ -135,7 +142,7 @@ class KeptChain:
                         "one, is lost"
                     )
                     _log.warning(told, self.path, self._own.issuer, origin.issuerseq + 1)
-                await self._begin_at(origin)
+                await self._begin_at(origin, found.sequence)
                 self.has_looked = True
 
     async def append(self, sign: Callable[[ChainHead], Sequence[SignedEvent]], now_ms: int) -> None:
@@ -214,8 +221,7 @@ class KeptChain:
         """
         await self.begin()
         shown = await self._furthest(expected)
-        if not await self._has_lost_nothing(shown):
-            await self._reconcile(shown)
+        await self._reconcile(shown)
         self.has_looked = True
 
     async def _furthest(self, expected: int) -> _Shown:
@@ -235,73 +241,133 @@ class KeptChain:
                 break
         return furthest
 
-    async def _has_lost_nothing(self, shown: _Shown) -> bool:
-        """Whether what is shown does not come up to our place, and yet the stream still holds that."""
-        place = shown.place
-        if place is None:
-            if self._ask_head is not None:
-                return False
-            _log.warning("the last record of %s is no event of that key", self._own.issuer)
-            return await self._still_stored() is not None
-        if place.issuerseq >= self.known.stored.issuerseq:
-            return False
-        if await self._file.digest_at(place.issuerseq) not in (place.digest, None):
-            return False  # a fork, and no copy
-        still = await self._still_stored()
-        if still is None:
-            return False
-        is_copy = shown.sequence > still  # else the answer is only stale
-        if is_copy and shown.sequence != self._told_copy:
-            self._told_copy = shown.sequence
-            told = (
-                "sequence %d holds event %d of %s once more: sent late, or stored by someone else"
-            )
-            _log.warning(told, shown.sequence, place.issuerseq, self._own.issuer)
-        return True
-
-    async def _still_stored(self) -> int | None:
-        """Where the stream still has the last event acknowledged; None if that cannot be seen.
-
-        Raises `Unreachable` when the connection was lost meanwhile, and it must be asked again.
-        """
-        stored, nc = self.known.stored, self._api.nc
-        outages = nc.outages
-        noted = await self.acknowledged(stored.issuerseq)
-        if noted is None:
-            return None
-        try:
-            record = await self._api.leader_record(noted.sequence)
-        except ApiError:
-            return None
-        except Unreachable:  # what a read that is not granted looks like, too
-            if outages != nc.outages or not nc.is_connected:
-                raise
-            return None
-        # under another subject anyone may store a copy at the sequence where a lost event was
-        if record is None or record.subject != self._own.subject:
-            return None
-        return noted.sequence if self._own.place_of(record.body) == stored else None
-
     async def _reconcile(self, shown: _Shown) -> None:
-        place, verdict = shown.place, Verdict.GAP
+        place, standing = shown.place, self.known
         where = f"sequence {shown.sequence} holds"
-        if place is None and self._ask_head is None:
-            place = self.known.origin
         if place is not None:
-            verdict = await self._judge(place, shown.sequence)
+            if await self._file.digest_at(place.issuerseq) not in (place.digest, None):
+                raise KeyInUse(self._tell_fork(place.issuerseq, where))
+            if place == standing.stored and await self._is_noted(place, shown.sequence):
+                return
+        try:
+            found = await self._held(shown) or await self._by_itself(shown)
+        except NotReadable:
+            found = await self._by_itself(shown)
+        verdict = Verdict.GAP
+        if found is not None:
+            self._tell_copy(shown, found)
+            where = f"sequence {found.sequence} holds"
+            verdict = await self._judge(found.place, found.sequence, shown)
         if verdict is Verdict.GAP and self._ask_head is not None:
             body = await self._ask_head(shown.sequence)
             tip = self.known.tip.issuerseq
-            place = confirm_place(self._own, body, place or ChainHead(), tip=tip, kept=self.path)
-            verdict, where = await self._judge(place, shown.sequence), "a tracker's word is for"
-        seen = 0 if place is None else place.issuerseq
+            told = confirm_place(self._own, body, place or ChainHead(), tip=tip, kept=self.path)
+            found, where = Found(told, None), "a tracker's word is for"
+            verdict = await self._judge(told, shown.sequence if told == place else None, shown)
+        seen = 0 if found is None else found.place.issuerseq
         if verdict is Verdict.GAP:
             raise PlaceLost(self._tell_gap(seen))
         if verdict is Verdict.FORKED:
             raise KeyInUse(self._tell_fork(seen, where))
 
-    async def _judge(self, place: ChainHead, sequence: int) -> Verdict:
-        """Judge the place that the stream shows, and follow it where that is right."""
+    async def _held(self, shown: _Shown) -> Found | None:
+        """What of ours the stream still holds: how far its chain goes, from where it was left.
+
+        None when where the origin was stored is not known, and nothing behind it is held. Raises
+        `Unreachable` and `NotReadable`.
+        """
+        standing = self.known
+        first = standing.origin.issuerseq
+        low, high = first, standing.stored.issuerseq + 1
+        middle = high - 1  # as a rule nothing is lost
+        is_behind = shown.place is None or shown.place.issuerseq < high
+        while high - low > 1:
+            # copies of one event may cover the sequence where it was, not also the one before it
+            before = middle - 1 if is_behind else first
+            if await self._still_lies(middle) and (
+                before == first or await self._still_lies(before)
+            ):
+                low = middle
+            else:
+                high = middle
+            middle = (low + high) // 2
+        noted = await self.acknowledged(low)
+        if low == first and low:
+            if noted is None:
+                return None
+            if not await self._still_lies(low):
+                place = shown.place or ChainHead()
+                return Found(place if place.issuerseq < low else ChainHead(), None)
+        start = ChainHead(low, await self._file.digest_at(low) or "")
+        sequence = 0 if noted is None else noted.sequence
+        found, furthest = await self._records.follow(start, sequence, shown.sequence)
+        return furthest if furthest.place.issuerseq > self.known.tip.issuerseq else found
+
+    async def _by_itself(self, shown: _Shown) -> Found | None:
+        """What the last record is worth where what lies before it cannot be seen; None if nothing.
+
+        Sending again what lies behind it is harmless. But the file may be an older copy of itself,
+        and what it signs next a fork: so at the first look it must be shown that nothing follows.
+        """
+        place, standing = shown.place, self.known
+        if place is not None:
+            seen = place.issuerseq
+            noted = await self.acknowledged(seen)
+            if (
+                self.has_looked
+                or seen < standing.origin.issuerseq
+                or standing.stored.issuerseq < seen <= standing.tip.issuerseq
+                or (seen > standing.tip.issuerseq and self._ask_head is None)
+                or (place == standing.stored and noted is None)
+                or (noted is not None and noted.sequence == shown.sequence)
+            ):
+                return Found(place, shown.sequence)
+        elif self.has_looked and self._ask_head is None:
+            return Found(standing.origin, shown.sequence)
+        if self._ask_head is None:
+            raise Unreachable(
+                f"sequence {shown.sequence} holds no new event of {self._own.issuer}, and what lies "
+                f"before it cannot be read: grant it $JS.API.STREAM.MSG.GET.{self._api.stream}, or "
+                "start where a tracker answers. Until then nothing is sent"
+            )
+        return None
+
+    async def _still_lies(self, number: int) -> bool:
+        """Whether the event with that number lies where it was stored.
+
+        Of several that were found stored together only the last one's sequence is noted.
+        """
+        noted = await self.acknowledged(number)
+        if (
+            noted is None or not noted.sequence
+        ):  # by a tracker's word, while the stream held nothing
+            return False
+        place = await self._records.place_at(noted.sequence)
+        return (
+            place is not None
+            and place.issuerseq >= number
+            and await self._is_noted(place, noted.sequence)
+        )
+
+    async def _is_noted(self, place: ChainHead, sequence: int) -> bool:
+        """Whether the file has `place`, and that it was stored at `sequence`."""
+        noted = await self.acknowledged(place.issuerseq)
+        kept = await self._file.digest_at(place.issuerseq)
+        return kept == place.digest and noted is not None and noted.sequence == sequence
+
+    def _tell_copy(self, shown: _Shown, found: Found) -> None:
+        """Log, once, a last record that lies behind the end of our chain."""
+        if found.sequence is None or not self._told_copy < shown.sequence > found.sequence:
+            return
+        self._told_copy = shown.sequence
+        if shown.place is None:
+            _log.warning("the last record of %s is no event of that key", self._own.issuer)
+            return
+        told = "sequence %d holds event %d of %s once more: sent late, or stored by someone else"
+        _log.warning(told, shown.sequence, shown.place.issuerseq, self._own.issuer)
+
+    async def _judge(self, place: ChainHead, sequence: int | None, shown: _Shown) -> Verdict:
+        """Judge how far our chain goes in the stream, and follow it where that is right."""
         async with self._moving:
             standing = self.known
             kept = await self._file.digest_at(place.issuerseq)
@@ -310,7 +376,7 @@ class KeptChain:
             if verdict is Verdict.MOVED_ON:
                 told = "%s ends at event %d and the stream holds %d: going on from there"
                 _log.warning(told, self.path, standing.tip.issuerseq, seen)
-                await self._begin_at(place)
+                await self._begin_at(place, sequence)
             elif verdict is Verdict.HELD:
                 if seen < stored:
                     told = "the stream lost events of %s: %d to %d are sent again"
@@ -318,8 +384,9 @@ class KeptChain:
                     await self._file.take_back(seen)
                     for number in [n for n in self._unwritten if n > seen]:
                         del self._unwritten[number]
+                at = shown.sequence if sequence is None else sequence
                 for number in range(stored + 1, seen + 1):
-                    self._unwritten[number] = Acknowledged(sequence, duplicate=True)
+                    self._unwritten[number] = Acknowledged(at, duplicate=True)
                 self.standing = replace(standing, stored=place)
         return verdict
 
@@ -327,8 +394,8 @@ class KeptChain:
         self.standing = replace(self.known, tip=events[-1].head)
         self._newest.extend(events)
 
-    async def _begin_at(self, origin: ChainHead) -> None:
-        await self._file.begin_at(origin)
+    async def _begin_at(self, origin: ChainHead, sequence: int | None) -> None:
+        await self._file.begin_at(origin, sequence)
         self._unwritten.clear()
         self._newest.clear()
         self.standing = Standing(origin, origin, origin)

@@ -1,6 +1,7 @@
 """The outbox's file: a piece of one issuer's chain in SQLite, signed and ready to send.
 
-    outbox   one row: form, realm, issuer, and the origin (the place before the first event kept)
+    outbox   one row: form, realm, issuer, and the origin (the place before the first event kept) with
+             the sequence where it was stored; none is noted by files of before there was the column
     events   a row for each event kept, without gaps: number, digest, body, when it was handed; once
              it is acknowledged also when, at which sequence, and whether as a duplicate
 
@@ -44,7 +45,8 @@ _SCHEMA = (
         realm text not null,
         issuer text not null,
         origin_issuerseq integer,
-        origin_digest text
+        origin_digest text,
+        origin_sequence integer
     ) strict""",
     """create table events (
         issuerseq integer primary key,
@@ -57,6 +59,7 @@ _SCHEMA = (
     ) strict""",
     "create index pending on events (issuerseq) where acknowledged_ms is null",
 )
+_ADDED = "alter table outbox add column origin_sequence integer"  # to files of before: same form
 
 
 class OutboxError(Exception):
@@ -119,7 +122,8 @@ class OutboxFile:
                 for statement in _SCHEMA:
                     await self._db.execute(statement)
                 await self._db.execute(
-                    "insert into outbox values (1, ?, ?, ?, null, null)", (FORM, realm, issuer)
+                    "insert into outbox values (1, ?, ?, ?, null, null, null)",
+                    (FORM, realm, issuer),
                 )
             elif "outbox" not in tables:
                 raise OutboxError(f"{self.path} is a database of something else. Name another file")
@@ -133,6 +137,10 @@ class OutboxFile:
                 f"{self.path} is the outbox of {of_issuer} in realm {of_realm!r} (form {form}); "
                 f"expected {issuer} in {realm!r} (form {FORM}). Name another file"
             )
+        async with self._transaction():
+            columns = await self._rows("select name from pragma_table_info('outbox')")
+            if ("origin_sequence",) not in columns:
+                await self._db.execute(_ADDED)
 
     async def standing(self) -> Standing | None:
         """How far the piece reaches; None when its origin is not known yet. Raises `OutboxError`."""
@@ -167,11 +175,11 @@ class OutboxFile:
             ChainHead(last, heads[last]),
         )
 
-    async def begin_at(self, origin: ChainHead) -> None:
-        """Begin anew after `origin`; whatever was kept is dropped."""
+    async def begin_at(self, origin: ChainHead, sequence: int | None) -> None:
+        """Begin anew after `origin`, which lies at `sequence` (None: not known); drop what was kept."""
         async with self._transaction():
             await self._db.execute("delete from events")
-            await self._move_origin(origin)
+            await self._move_origin(origin, sequence)
 
     async def append(self, events: Sequence[SignedEvent], now_ms: int) -> None:
         """Keep `events`, the chain's next ones: all or, when it raises, none."""
@@ -225,11 +233,14 @@ class OutboxFile:
         return rows[0][0] if rows else None
 
     async def acknowledged(self, number: int) -> Acknowledged | None:
-        """Where the event with that number was stored; None when that is not noted."""
+        """Where the event with that number, or the origin, was stored; None when that is not noted."""
         async with self._exclusive():
             rows = await self._rows(
                 "select sequence, duplicate from events "
-                "where issuerseq = ? and acknowledged_ms is not null",
+                "where issuerseq = ? and acknowledged_ms is not null "
+                "union all select origin_sequence, 0 from outbox "
+                "where origin_issuerseq = ? and origin_sequence is not null",
+                number,
                 number,
             )
         return Acknowledged(rows[0][0], bool(rows[0][1])) if rows else None
@@ -241,7 +252,7 @@ class OutboxFile:
         """
         async with self._transaction():
             rows = await self._rows(
-                "select issuerseq, digest, acknowledged_ms from events "
+                "select issuerseq, digest, acknowledged_ms, sequence from events "
                 "where issuerseq < (select max(issuerseq) from events) order by issuerseq limit ?",
                 limit,
             )
@@ -250,13 +261,13 @@ class OutboxFile:
                 return None
             origin = ChainHead(old[-1][0], old[-1][1])
             await self._db.execute("delete from events where issuerseq <= ?", (origin.issuerseq,))
-            await self._move_origin(origin)
+            await self._move_origin(origin, old[-1][3])
         return origin
 
-    async def _move_origin(self, origin: ChainHead) -> None:
+    async def _move_origin(self, origin: ChainHead, sequence: int | None) -> None:
         await self._db.execute(
-            "update outbox set origin_issuerseq = ?, origin_digest = ?",
-            (origin.issuerseq, origin.digest),
+            "update outbox set origin_issuerseq = ?, origin_digest = ?, origin_sequence = ?",
+            (origin.issuerseq, origin.digest, sequence),
         )
 
     async def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:

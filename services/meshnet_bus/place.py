@@ -11,7 +11,7 @@ What an outbox holds is a piece of the chain without gaps (`Standing`):
     stored      as far as the stream acknowledged it
     tip         the last event handed: the next one follows it
 
-| the stream's last event of ours | is there something pending | verdict |
+| how far our chain goes in the stream | is there something pending | verdict |
 |---|---|---|
 | kept, with the same digest | either | `HELD`: stored up to there, and what follows is to be sent |
 | kept, with another digest | either | `FORKED` |
@@ -20,7 +20,8 @@ What an outbox holds is a piece of the chain without gaps (`Standing`):
 | ahead of the tip | any other case | `FORKED` |
 
 `HELD` is also the verdict when the stream lost what it had acknowledged: it goes back, and the bytes
-kept are sent again. An old event of ours that was stored again is not judged: `kept_chain` knows it.
+kept are sent again. An old event of ours that was stored again is not judged: `kept_chain` sees how
+far the chain goes without it.
 
 A place that neither the stream nor a tracker shows is lost (`PlaceLost`), and an operator gives
 another: a `node.enrolled` with `chain_from` lets the chain start anew behind that event. The node
@@ -96,7 +97,7 @@ class Verdict(Enum):
 
 
 def judge(standing: Standing, place: ChainHead, kept: str | None, *, is_first: bool) -> Verdict:
-    """Compare the `place` that the stream shows with what an outbox holds.
+    """Compare the `place` up to which the stream holds our chain with what an outbox holds.
 
     `kept` is the digest that the outbox has at that place, `is_first` whether this is the first
     look since the outbox was opened: later ones know of everything that this process wrote.

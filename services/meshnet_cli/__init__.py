@@ -14,8 +14,9 @@
     driving        a route planned by a tracker, ready to be opened
     reaching       endpoints, addresses and certificates as people name them
     proving        what commands that prove a shard share
+    registered     which files two shards hold, from the records that say so
     leaving        how a process that stays up ends, also where its backend does not come back
-    remedies       what only an operator can lift, and with which command
+    remedies       what lifts what is in the way, and with which command
     lookup         what people type (prefixes, labels) to what it names
     key_files      files that hold a seed, and files with a node's request to be enrolled
     policies       a policy from a file and flags

@@ -15,7 +15,7 @@ with `meshnet up` and the steps that it prints.
 
 Every command and group takes `--help` and shows an example there. Exit codes: 0 ok, 1 failed,
 2 usage, 3 verification failed, 4 unreachable, 5 not found, or not just one that goes by that name,
-130 Ctrl-C, 141 nobody reads the output any more.
+130 Ctrl-C (another signal likewise), 141 nobody reads the output any more.
 """
 
 _COMMANDS = (

@@ -18,12 +18,12 @@ from meshnet_bus.root import check_root
 from meshnet_cli import look
 from meshnet_cli.errors import NOT_FOUND, UNREACHABLE, USAGE, CliError, not_found
 from meshnet_cli.profile import Settings
+from meshnet_cli.remedies import for_a_route
 from meshnet_cli.state_source import CLIENT_NAME
 from meshnet_events import queries
 from meshnet_events.answers import PlanAnswer, Purpose
 from meshnet_events.keys import EventKey
 from meshnet_events.queries import LEAST_PREFIX, PlanQuery
-from meshnet_events.reasons import NOT_LIVE
 from meshnet_node.recipe_identity import CompatibilityFingerprint
 from meshnet_node.session.driver import RoutePlan
 from meshnet_node.session.link import Caller
@@ -67,7 +67,7 @@ class Driven(Struct, frozen=True):
             )
         if failure.retryable:
             return "the same may work later: run it again"
-        return "it will not work as it is; the detail says what to change"
+        return "it will fail again as long as that node, or what is asked of it, stays as it is"
 
 
 _UNKNOWN_PEER = "unknown-peer"
@@ -137,7 +137,8 @@ async def plan_route(
     if not answer.hops:
         short = look.short(answer.recipe_key)
         listed = "".join(f"\n  {one.code}: {one.detail}" for one in answer.obstacles)
-        raise CliError(f"no route to {purpose} {short}:{listed}", _why_not(answer, exclude))
+        helps = for_a_route((one.code for one in answer.obstacles), answer.recipe_key, exclude)
+        raise CliError(f"no route to {purpose} {short}:{listed}", "\n  ".join(helps))
     fingerprint = CompatibilityFingerprint(**msgspec.structs.asdict(answer.fingerprint))
     hops = tuple(
         RouteHop(
@@ -158,18 +159,6 @@ async def plan_route(
         hops=hops,
     )
     return Driven(Caller(realm, key, str(uuid.uuid4()), fingerprint, tls), plan, answer)
-
-
-def _why_not(answer: PlanAnswer, exclude: Collection[str]) -> str:
-    """What to do where there is no route: a command that says more, where one can.
-
-    `route why-not` leaves presence out, so of claims that are silent it knows nothing.
-    """
-    if any(one.code == NOT_LIVE for one in answer.obstacles):
-        return "start the processes that are silent, and see that they reach the server"
-    without = "".join(f" --exclude {node}" for node in sorted(exclude))
-    key = look.short(answer.recipe_key)
-    return f"`meshnet route why-not {key} --purpose {answer.purpose}{without}` says more"
 
 
 def refused(refusal: QueryRefused) -> CliError:

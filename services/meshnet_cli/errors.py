@@ -1,7 +1,7 @@
 """One place that turns what went wrong into a message, what to do, and an exit code.
 
     0 ok    1 failed    2 usage    3 verification failed    4 unreachable    5 not found
-    130 Ctrl-C    141 nobody reads the output any more
+    128 + N ended by signal N: 130 Ctrl-C    141 nobody reads the output any more
 
 An error says what was tried and what was found (its own text does), then what to do (the table
 below, unless the text says it). A traceback is never shown; `MESHNET_DEBUG=1` asks for it.
@@ -10,6 +10,7 @@ Exceptions go by name: naming the classes would import every service to report a
 """
 
 import os
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -147,7 +148,7 @@ def explain(error: BaseException) -> tuple[str, str, int]:
         return str(error), error.advice, error.code
     names = [f"{kind.__module__}.{kind.__qualname__}" for kind in type(error).__mro__]
     if "cyclopts.exceptions.CycloptsError" in names:
-        return _usage(error), "`--help` after any command says what it takes", USAGE
+        return *_usage(error), USAGE
     if getattr(error, "err_code", None) == _JETSTREAM_NO_SUCH_STREAM:
         return (
             "this server holds no such realm",
@@ -192,14 +193,32 @@ def _behind(error: BaseException, *, implicit: bool = False) -> Iterator[BaseExc
         yield error
 
 
-def _usage(error: BaseException) -> str:
+def _usage(error: BaseException) -> tuple[str, str]:
+    """Message and advice of what the command line's library could not make sense of."""
+    if type(error).__name__ == "UnusedCliTokensError":
+        words = [str(word) for word in getattr(error, "unused_tokens", None) or ()]
+        shown = " ".join(repr(word[:_WORD]) for word in words[:_WORDS])
+        more = f" and {len(words) - _WORDS:,} more" if len(words) > _WORDS else ""
+        return (
+            f"more words than it takes: {shown}{more}",
+            'a text of several words is put in quotes: "like this"; `--help` says what it takes',
+        )
     try:
-        return str(error)
+        text = str(error)
     except ImportError:  # its suggestions import every command there is
-        return "there is no such command"
+        text = "there is no such command"
+    # of many commands it would list some
+    text = _SOME_COMMANDS.sub("", text)
+    return text, "`--help` after any command or group says what it takes"
+
+
+_WORDS, _WORD = 3, 24
+_SOME_COMMANDS = re.compile(r" Available commands: [^:]*, \.\.\.\Z")
 
 
 def _text_of(error: BaseException) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror or error}"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror  # without its number, which is no word of ours
     return str(error) or repr(error)

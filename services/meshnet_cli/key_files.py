@@ -14,7 +14,7 @@ from meshnet_events.enrolment import MAX_REQUEST, EnrolmentRequest, parse_reques
 from meshnet_events.keys import EventKey
 from meshnet_events.reasons import BAD_SIGNATURE, Refusal
 from meshnet_node.directory import NodeDirectory
-from meshnet_node.key_file import KeyExposed, KeyFileError, read_key_file
+from meshnet_node.key_file import KeyFileError, read_key_file
 
 
 def write_new(path: Path, content: bytes) -> None:
@@ -64,12 +64,8 @@ def read_key(path: Path, whose: str, *, advice: str = "") -> EventKey:
             advice or "name the file, or run this where the key is kept",
             code=NOT_FOUND,
         ) from None
-    except KeyExposed as error:
-        raise CliError(
-            str(error), f"chmod 600 {path}; if others had it in their hands, make a new key"
-        ) from None
     except KeyFileError as error:
-        raise CliError(str(error), f"expected the {whose}'s seed and nothing else") from None
+        raise CliError(str(error), error.fix) from None
 
 
 def read_node_key(directory: NodeDirectory) -> EventKey:

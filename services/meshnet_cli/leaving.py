@@ -10,15 +10,20 @@ with the exit code that it would have had, and all that it said written.
         leave_open(stack)       # a call is still at work in there
 
     end(code)                   # the last thing that the process does
+
+What starts processes and makes folders of its own runs under `run_until_told`, which ends and removes
+them whichever signal it is that stops it. A command that leaves nothing behind may die of it.
 """
 
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import NoReturn
+from typing import NoReturn, TypeVar, TypeVarTuple
 
+_T = TypeVar("_T")
+_Args = TypeVarTuple("_Args")
 CLOSE_TIMEOUT_S = 10.0
 _left: list[ExitStack] = []
 """Stacks that must never be closed. Held here, because one that is collected closes what it holds."""
@@ -31,6 +36,38 @@ def stop_signals() -> tuple[signal.Signals, ...]:
     """
     is_meant = signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN
     return (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if is_meant else ()))
+
+
+class ToldToStop(Exception):
+    """A signal told the process to stop, and what it had started has ended. `code` says which."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}")
+        self.code = 128 + number
+
+
+def run_until_told(work: Callable[[*_Args], Awaitable[_T]], *arguments: *_Args) -> _T:
+    """Do asynchronous `work`. A signal that tells to stop cancels it; then raise `ToldToStop`."""
+    import anyio
+
+    async def run() -> _T:
+        told: list[int] = []
+        done: list[_T] = []
+        with anyio.open_signal_receiver(*stop_signals()) as signals:
+            async with anyio.create_task_group() as tasks:
+
+                async def listen() -> None:
+                    told.append(await anext(aiter(signals)))
+                    tasks.cancel_scope.cancel()
+
+                tasks.start_soon(listen)
+                done.append(await work(*arguments))
+                tasks.cancel_scope.cancel()
+        if told:
+            raise ToldToStop(told[0])
+        return done[0]
+
+    return anyio.run(run)
 
 
 @contextmanager

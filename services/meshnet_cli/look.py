@@ -88,6 +88,12 @@ def claim_word(status: str, reasons: Sequence[str]) -> str:
     return reasons[0] if reasons else "eligible"
 
 
+def claim_because(status: str, reasons: Sequence[str]) -> str:
+    """The reasons that bar a claim, but for the one that its word says already."""
+    word = claim_word(status, reasons)
+    return ", ".join(reason for reason in reasons if reason != word)
+
+
 def meaning(code: str) -> str:
     """What a code of the registry means, in a sentence."""
     from meshnet_events.admission import CAPABILITY_REASONS

@@ -20,7 +20,16 @@ from meshnet_cli.errors import USAGE, CliError
 
 Format = Literal["table", "json", "ndjson"]
 
+PRESENCE_NOTE = (
+    "presence is left out: whether a process runs is not in the log; "
+    "a tracker hears it, and `meshnet node status` and `meshnet generate` ask one"
+)
+"""Under every answer that the log alone gives, and in the help of every command that gives such."""
+
+PROFILE_VARIABLE = "MESHNET_PROFILE"
+REALM_VARIABLE = "MESHNET_REALM"
 NODE = Group("The node", sort_key=2)
+READ = Group("What is read", sort_key=8, help=f"Of this, {PRESENCE_NOTE}.")
 _SHARED = Group("Realm and output", sort_key=9)
 
 NodeDir = Annotated[
@@ -54,9 +63,7 @@ class Output:
 class Where:
     """Which realm is meant. What is not named here is taken from the profile."""
 
-    realm: Annotated[str | None, Parameter(env_var="MESHNET_REALM", help="The realm's name.")] = (
-        None
-    )
+    realm: Annotated[str | None, Parameter(env_var=REALM_VARIABLE, help="The realm's name.")] = None
     server: Annotated[
         str | None, Parameter(env_var="MESHNET_SERVER", help="Its server, like nats://host:4222.")
     ] = None
@@ -69,7 +76,7 @@ class Where:
     ] = None
     profile: Annotated[
         Path | None,
-        Parameter(env_var="MESHNET_PROFILE", help="A TOML file with what is not named."),
+        Parameter(env_var=PROFILE_VARIABLE, help="A TOML file with what is not named."),
     ] = None
 
 
@@ -80,11 +87,15 @@ class Source(Where):
 
     from_: Annotated[
         Path | None,
-        Parameter(name="--from", help="A history in NDJSON: no server and no views are used."),
+        Parameter(
+            name="--from",
+            group=READ,
+            help="A history in NDJSON: no server and no views are used.",
+        ),
     ] = None
     views: Annotated[
         Path | None,
-        Parameter(env_var="MESHNET_VIEWS", help="A tracker's file of views."),
+        Parameter(group=READ, env_var="MESHNET_VIEWS", help="A tracker's file of views."),
     ] = None
 
 
@@ -179,7 +190,10 @@ class ShardChoice:
         None
     )
     target: Annotated[
-        str | None, Parameter(help="The locked target whose files these must be.")
+        str | None,
+        Parameter(
+            help="The locked target whose files these must be: its name, or its lock's path."
+        ),
     ] = None
     expect: Annotated[
         Path | None, Parameter(help="An identity or a pin, JSON, that these files must have.")

@@ -2,13 +2,15 @@
 
 A command hands over the same answer three ways, as a `Document`; which one is printed is the caller's
 `-o`. Tables fit 80 columns: what one would copy is never wrapped, so it is short or on a line of its
-own. NO_COLOR, pipes and narrow terminals are rich's business.
+own. Where a terminal is too narrow for a table's columns, each row is a list of names and values.
+NO_COLOR and pipes are rich's business.
 """
 
+import re
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 
@@ -16,11 +18,10 @@ from meshnet_cli.look import one_line, printable
 from meshnet_cli.options import Output
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
     from rich.table import Table
     from rich.text import Text
 
-PRESENCE_NOTE = "presence is left out"
 NOTHING_CHANGED = " (nothing changed)"
 
 
@@ -75,7 +76,23 @@ def console() -> "Console":
         def on_broken_pipe(self) -> None:
             raise  # noqa: PLE0704 - it is called where rich has caught it, and would exit with 1
 
-    return Screen(highlight=False, emoji=False, markup=False)
+    return Screen(highlight=False, emoji=False, markup=False, file=trimmed(sys.stdout))
+
+
+def trimmed(stream: IO[str]) -> IO[str]:
+    """`stream`, written to without the blanks with which rich fills a line up to its end."""
+
+    class Trimmed:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(stream, name)
+
+        def write(self, text: str) -> int:
+            return stream.write(_BLANKS_AT_END.sub("", text))
+
+    return Trimmed()  # type: ignore[return-value] # all of it is the stream's, but for one
+
+
+_BLANKS_AT_END = re.compile(r" +(?=\n)")
 
 
 def note(text: str) -> None:
@@ -89,18 +106,48 @@ def note(text: str) -> None:
 
 
 def table(*columns: str, right: Iterable[str] = (), flexible: Iterable[str] = ()) -> "Table":
-    """A quiet table. Columns keep to one line; `flexible` ones give way where there is no room."""
+    """A quiet table. Columns keep to one line; `flexible` ones give way where there is no room.
+
+    Where that is not enough, a row is a list of names and values: nothing is dropped.
+    """
+    from rich.measure import Measurement
     from rich.table import Table
 
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    may_give_way = frozenset(flexible)
+
+    class Quiet(Table):
+        def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
+            least = -_GAP
+            for name, column in zip(columns, self.columns, strict=True):
+                widths = (Measurement.get(console, options, cell).maximum for cell in column.cells)
+                widest = max(len(name), *widths)
+                least += _GAP + (min(widest, _LEAST) if name in may_give_way else widest)
+            if least <= options.max_width:
+                yield from super().__rich_console__(console, options)
+                return
+            for row in zip(*(column.cells for column in self.columns), strict=True):
+                listed = Table.grid(padding=(0, _GAP, 0, 0))
+                listed.add_column(style="bold")
+                listed.add_column(overflow="fold")
+                for name, cell in zip(columns, row, strict=True):
+                    listed.add_row(name, cell)
+                yield listed
+                yield ""
+
+    made = Quiet(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     for name in columns:
         made.add_column(
             name,
             justify="right" if name in right else "left",
-            no_wrap=name not in flexible,
-            overflow="fold" if name in flexible else "ellipsis",
+            no_wrap=name not in may_give_way,
+            overflow="fold" if name in may_give_way else "ellipsis",
         )
     return made
+
+
+_GAP = 2
+_LEAST = 12
+"""What a column that gives way keeps, in characters."""
 
 
 def line(screen: "Console", *parts: "RenderableType") -> None:

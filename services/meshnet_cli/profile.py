@@ -13,6 +13,7 @@ configuration; only a file that was named has to exist. (cyclopts puts flags ove
 """
 
 import json
+import os
 import tomllib
 from pathlib import Path
 
@@ -21,7 +22,7 @@ import platformdirs
 from msgspec import Struct
 
 from meshnet_cli.errors import NOT_FOUND, USAGE, CliError
-from meshnet_cli.options import Where
+from meshnet_cli.options import PROFILE_VARIABLE, Where
 from meshnet_node.directory import NodeDirectory
 from meshnet_node.files import read_file, replace_file
 
@@ -44,6 +45,12 @@ def default_path() -> Path:
     return platformdirs.user_config_path("meshnet") / "profile.toml"
 
 
+def said_by(variable: str, value: str | Path) -> bool:
+    """Whether it is an environment variable that says `value`: whoever set it may not think of it."""
+    said = os.environ.get(variable)
+    return said is not None and type(value)(said) == value
+
+
 def read_profile(path: Path | None) -> Profile:
     """The profile at `path`, which must exist, or the user's own if there is one."""
     named = path is not None
@@ -54,9 +61,10 @@ def read_profile(path: Path | None) -> Profile:
     except FileNotFoundError:
         if not named:
             return Profile()
-        raise CliError(
-            f"there is no profile {path}", "`meshnet up` writes one", code=NOT_FOUND
-        ) from None
+        advice = "`meshnet up` writes one"
+        if said_by(PROFILE_VARIABLE, path):
+            advice += f"; {PROFILE_VARIABLE} names this one: give it the whole path, or unset it"
+        raise CliError(f"there is no profile {path}", advice, code=NOT_FOUND) from None
     except (ValueError, RecursionError) as error:  # numbers of thousands of digits are ValueErrors
         raise CliError(f"{path} is no profile: {error}", f"members: {_MEMBERS}") from error
     folder = path.resolve().parent

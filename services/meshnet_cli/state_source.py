@@ -23,8 +23,7 @@ from meshnet_bus.api import STREAM_NOT_FOUND, ApiError
 from meshnet_bus.client import closing, connect
 from meshnet_bus.reader import read_until
 from meshnet_cli.errors import NOT_FOUND, USAGE, VERIFICATION_FAILED, CliError, fault_advice
-from meshnet_cli.options import Source, Where
-from meshnet_cli.output import PRESENCE_NOTE
+from meshnet_cli.options import PRESENCE_NOTE, Source, Where
 from meshnet_cli.profile import Settings, settle
 from meshnet_cli.progress import Meter, progress
 from meshnet_events.record import Record

@@ -6,6 +6,7 @@
     recipe_manifest   the recipes that a node may run, declared in TOML
     backends          what computes layers, found by entry point
     challenge         what is fed to a shard on trial, and how its numbers are read
+    shard_facts       what a loaded shard says of itself, asked once
     running           what runs, held against what a recipe declares
     probe             a bounded real forward, judged
     doctor            every check of shard, machine and realm, with what to do

@@ -16,12 +16,18 @@ def cut(text: str, length: int = MAX_TEXT) -> str:
     return plain if len(plain) <= length else f"{plain[: length - 1]}…"
 
 
-def fault_text(error: BaseException) -> str:
-    """What went wrong: the kind of error, and what it says."""
+def said_by(error: BaseException) -> str:
+    """What an error says, without its kind."""
     try:
         said = str(error)
     except (Exception, SystemExit):  # noqa: BLE001 - even this may fail
         said = "an error that cannot say what it is"
+    return cut(said)
+
+
+def fault_text(error: BaseException) -> str:
+    """What went wrong: the kind of error, and what it says."""
+    said = said_by(error)
     return cut(f"{type(error).__name__}: {said}" if said else type(error).__name__)
 
 

@@ -9,7 +9,10 @@ same at once, in turns. What comes out is judged here:
 - at the last layer the token is in the vocabulary, and is the one the logits are for;
 - what went in shows in it: logits are not all equal, and what differs as it goes in does not all come
   out the same;
-- both slots give the same bytes, although the other worked beside it.
+- a layer computes: activations do not come out as they went in;
+- both slots give the same bytes, although the other worked beside it;
+- what came before shows: the first single position gives something else after another prompt, in a
+  third slot. This asks a KV cache for what it is there for, and needs a context of two positions.
 
 It is `failed` when it ran and something is wrong, `error` when it did not run. A backend is somebody
 else's code: whatever it raises or returns ends in what is measured. Only what stops the process or the
@@ -26,7 +29,7 @@ import struct
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from typing import NoReturn
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -34,13 +37,12 @@ from meshnet_node.backends import LoadedShard, NotFinite, Slot, Step
 from meshnet_node.capability import NO_OUTPUT_DIGEST, CapabilityStatus
 from meshnet_node.challenge import FLOAT32, Dtype, activations, dtype_of, most_likely, token_ids
 from meshnet_node.foreign import fault_text, kind_of, text_of
+from meshnet_node.shard_facts import ShardFacts, Unbelievable
 
 PROMPT = 8
 STEPS = 4
 
 _log = logging.getLogger(__name__)
-_MAX_POSITION_BYTES = 1 << 24
-_MAX_VOCABULARY = 1 << 32
 _TOKEN_BYTES = 4
 
 
@@ -59,10 +61,6 @@ class Measured(Struct, frozen=True):
 
 class _Wrong(Exception):
     """It ran, and this is wrong with it."""
-
-
-class _NotRunnable(Exception):
-    """It cannot be run, or not judged."""
 
 
 def measure(shard: LoadedShard, start: int, end: int, *, recorded: str | None = None) -> Measured:
@@ -93,7 +91,7 @@ def measure(shard: LoadedShard, start: int, end: int, *, recorded: str | None = 
 
 
 class _Facts(Struct, frozen=True):
-    """What a shard says of itself, asked once and believed only where it can be."""
+    """What is to be computed, from what a shard says of itself."""
 
     start: int
     end: int
@@ -106,36 +104,44 @@ class _Facts(Struct, frozen=True):
 
     @classmethod
     def of(cls, shard: LoadedShard, start: int, end: int) -> "_Facts":
-        held = (_integer(shard, "start", 0), _integer(shard, "end", 1))
-        layer_count = _integer(shard, "layer_count", 1)
-        if not held[0] <= start < end <= held[1] <= layer_count:
-            raise _NotRunnable(
-                f"layers: found [{held[0]}, {held[1]}) of {layer_count} loaded, expected "
+        said = ShardFacts.of(shard)
+        if not said.start <= start < end <= said.end <= said.layer_count:
+            raise Unbelievable(
+                f"layers: found [{said.start}, {said.end}) of {said.layer_count} loaded, expected "
                 f"[{start}, {end}) among them"
             )
         dtype = dtype_of(text_of(shard.axes["activation_dtype"]))
-        position_bytes = _integer(shard, "position_bytes", 1, _MAX_POSITION_BYTES)
-        if position_bytes % dtype.size:
-            raise _NotRunnable(
-                f"position_bytes: found {position_bytes}, expected a multiple of {dtype.size}, the "
+        if said.position_bytes % dtype.size:
+            raise Unbelievable(
+                f"position_bytes: found {said.position_bytes}, expected a multiple of {dtype.size}, the "
                 f"size of a {dtype.name}"
             )
-        room = _integer(shard, "context_length", 1)
+        room = said.context_length
         steps = min(STEPS, room - 1)
         return cls(
             start=start,
             end=end,
-            is_last=end == layer_count,
+            is_last=end == said.layer_count,
             dtype=dtype,
-            position_bytes=position_bytes,
-            vocabulary=_integer(shard, "vocabulary", 1, _MAX_VOCABULARY),
+            position_bytes=said.position_bytes,
+            vocabulary=said.vocabulary,
             prompt=min(PROMPT, room - steps),
             steps=steps,
         )
 
 
+_Feed = Callable[[Slot], Step]
+
+
+class _Single(NamedTuple):
+    """The first position that went in alone: how it is computed, and what came of it."""
+
+    feed: _Feed
+    out: tuple[bytes, bytes]
+
+
 class _Run:
-    """The forward itself: two slots in turns, step by step."""
+    """The forward itself: two slots in turns, step by step; then a third for what came before."""
 
     def __init__(self, facts: _Facts) -> None:
         self.tokens = 0
@@ -146,6 +152,7 @@ class _Run:
         # digests of positions; at the last layer of those that a token was asked after
         self._went_in: set[bytes] = set()
         self._came_out: set[bytes] = set()
+        self._single: _Single | None = None
 
     @property
     def duration_ms(self) -> int:
@@ -168,12 +175,14 @@ class _Run:
             )
             token: int | None = None
             for count in (facts.prompt, *(1 for _ in range(facts.steps))):
-                given, feed = self._feed(count, token)
+                given, feed = self._feed(self.tokens, count, token)
                 began = time.perf_counter_ns()
                 step = feed(first)
                 self._elapsed_ns += time.perf_counter_ns() - began
-                out = self._judged(step, count)
-                again = self._judged(feed(second), count)
+                out = self._judged(step, self.tokens, count)
+                again = self._judged(feed(second), self.tokens, count)
+                if self.tokens == facts.prompt:
+                    self._single = _Single(feed, out)
                 self.tokens += count
                 self._output.update(out[0])
                 self._note(given, out)
@@ -190,15 +199,35 @@ class _Run:
                         )
                 token = step.token
         if len(self._went_in) > 1 and len(self._came_out) == 1:
-            what = "logits" if facts.is_last else "activations"
             raise _Wrong(
-                f"constant: {len(self._went_in)} positions that differ gave the same {what}, expected "
-                "others of each: nothing that goes in shows in what comes out"
+                f"constant: {len(self._went_in)} positions that differ gave the same {self._what}, "
+                "expected others of each: nothing that goes in shows in what comes out"
+            )
+        self._compute_after_others(shard)
+
+    def _compute_after_others(self, shard: LoadedShard) -> None:
+        """Compute the first single position once more, after another prompt. Raises `_Wrong`."""
+        facts = self._facts
+        prompt, _ = self._feed(0, facts.prompt, None)
+        other, feed_other = self._feed(self.tokens, facts.prompt, None)
+        if self._single is None or set(self._split(prompt)) == set(self._split(other)):
+            return
+        with closing(shard.open(facts.start, facts.end, positions=facts.prompt + 1)) as slot:
+            self._judged(feed_other(slot), 0, facts.prompt)
+            out = self._judged(self._single.feed(slot), facts.prompt, 1)
+        if out == self._single.out:
+            raise _Wrong(
+                f"history: the same position after {facts.prompt} others gave the same {self._what}, "
+                "expected otherwise: nothing that came before shows"
             )
 
-    def _feed(self, count: int, token: int | None) -> tuple[bytes, Callable[[Slot], Step]]:
-        """The next `count` positions as bytes, and what to do with each slot to compute them."""
-        facts, at = self._facts, self.tokens
+    @property
+    def _what(self) -> str:
+        return "logits" if self._facts.is_last else "activations"
+
+    def _feed(self, at: int, count: int, token: int | None) -> tuple[bytes, _Feed]:
+        """`count` positions of the challenge as bytes, and what to do with a slot to compute them."""
+        facts = self._facts
         if facts.start:
             data = activations(facts.dtype, facts.position_bytes, at, count)
             return data, lambda slot: slot.forward_activations(data, sample=facts.is_last)
@@ -209,16 +238,28 @@ class _Run:
     def _note(self, given: bytes, out: tuple[bytes, bytes]) -> None:
         """Keep what tells positions that went in, and what came of them, from others."""
         came, logits = out
-        went = _positions(given, self._facts.position_bytes if self._facts.start else _TOKEN_BYTES)
+        went = self._split(given)
         if self._facts.is_last:
             self._went_in.add(went[-1])
             self._came_out.add(logits)
+        elif came == given:
+            raise _Wrong(
+                "identity: activations came out byte for byte as they went in, expected others: "
+                "nothing was computed"
+            )
         else:
             self._went_in.update(went)
             self._came_out.update(_positions(came, self._facts.position_bytes))
 
-    def _judged(self, step: object, count: int) -> tuple[bytes, bytes]:
-        """What one forward put out, and the digest of the numbers behind it. Raises `_Wrong`."""
+    def _split(self, given: bytes) -> list[bytes]:
+        """Digests of the positions that went in."""
+        return _positions(given, self._facts.position_bytes if self._facts.start else _TOKEN_BYTES)
+
+    def _judged(self, step: object, at: int, count: int) -> tuple[bytes, bytes]:
+        """What a forward of `count` positions put out, and the digest of the numbers behind it.
+
+        Raises `_Wrong`.
+        """
         if not isinstance(step, Step):
             raise _Wrong(f"a forward gave {kind_of(step)}, expected a Step")
         if self._facts.is_last:
@@ -235,7 +276,7 @@ class _Run:
         bad = self._facts.dtype.not_finite(found)
         if bad is not None:
             raise _Wrong(
-                f"not finite: activations of position {self.tokens + bad // width} hold a NaN or an "
+                f"not finite: activations of position {at + bad // width} hold a NaN or an "
                 f"infinity at {bad % width}"
             )
         return found, b""
@@ -270,15 +311,4 @@ def _positions(data: bytes, size: int) -> list[bytes]:
 
 def _said(error: BaseException) -> str:
     """What is wrong: in our own words, or in those of whatever was raised."""
-    return str(error) if isinstance(error, _Wrong | _NotRunnable) else fault_text(error)
-
-
-def _integer(shard: LoadedShard, name: str, least: int, most: int = 2**53 - 1) -> int:
-    value = getattr(shard, name)
-    if type(value) is not int or not least <= value <= most:
-        _refuse(name, value, f"an integer from {least} to {most}")
-    return value
-
-
-def _refuse(name: str, value: object, expected: str) -> NoReturn:
-    raise _NotRunnable(f"{name}: found {text_of(value)}, expected {expected}")
+    return str(error) if isinstance(error, _Wrong | Unbelievable) else fault_text(error)

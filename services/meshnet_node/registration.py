@@ -5,7 +5,9 @@ from collections.abc import Iterable
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
+from meshnet_events.answers import ClockAnswer
 from meshnet_events.envelope import canonical
 from meshnet_events.facts import Host, ShardRegistered
 from meshnet_node.admission import AdmissionRequirement, CapabilityAdmissionError, admit
@@ -21,26 +23,32 @@ class Offer(Struct, frozen=True):
     report: CapabilityReport
     device: str
 
-    def admit(self, *, now: float | None = None) -> None:
+    def admit(self, broker: ClockAnswer | None = None) -> None:
         """Raise CapabilityAdmissionError unless the proof is fresh, passed, and about just this.
 
-        `now`: seconds since the epoch, by default as this machine's clock has it.
+        How fresh is judged by this machine's clock and the default policy, or as `broker` tells.
         """
         requirement = AdmissionRequirement.for_identity(self.identity, device=self.device)
-        admit(requirement, self.report, now=now)
+        if broker is None:
+            admit(requirement, self.report)
+            return
+        if (age_ms := broker.max_report_age_ms) is not None:
+            requirement = replace(requirement, max_age_seconds=age_ms / 1e3)
+        if (skew_ms := broker.max_clock_skew_ms) is not None:
+            requirement = replace(requirement, max_clock_skew_seconds=skew_ms / 1e3)
+        admit(requirement, self.report, now=broker.time_ns / 1e9)
 
 
-def admit_by_broker(offers: Iterable[Offer], time_ns: int) -> None:
-    """Check the proofs by the broker's time (ns since the epoch), as the registry will.
+def admit_by_broker(offers: Iterable[Offer], broker: ClockAnswer) -> None:
+    """Check the proofs by the broker's clock and the policy in force, as the registry will.
 
     Raises CapabilityAdmissionError, with how far the two clocks are apart.
     """
-    broker = time_ns / 1e9
     for offer in offers:
         try:
-            offer.admit(now=broker)
+            offer.admit(broker)
         except CapabilityAdmissionError as refusal:
-            apart = time.time() - broker
+            apart = time.time() - broker.time_ns / 1e9
             raise CapabilityAdmissionError(
                 refusal.reason,
                 f"by the broker's clock, as the registry judges {offer.shard_id}: {refusal.message}. "

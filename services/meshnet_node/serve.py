@@ -43,6 +43,7 @@ from meshnet_node.session.node import Limits, Node, ServedShard
 from meshnet_node.session.responder import CALLS_TIMEOUT_S, Responder, serve
 from meshnet_node.session.retry import try_again
 from meshnet_node.session.transport import Endpoint, Tls, default_listen
+from meshnet_node.shard_facts import ShardFacts
 
 ASK_EVERY_S = 15.0
 
@@ -81,10 +82,11 @@ class ServeSettings(Struct, frozen=True, kw_only=True):
 
 
 class LoadedOffer(Struct, frozen=True):
-    """A shard that is loaded, and the proof that it computes."""
+    """A shard that is loaded, what it says of itself, and the proof that it computes."""
 
     offer: Offer
     loaded: LoadedShard
+    facts: ShardFacts
 
 
 Kind = Literal[
@@ -169,7 +171,13 @@ async def serve_node(
 
 def _served(one: LoadedOffer) -> ServedShard:
     offer = one.offer
-    return ServedShard(offer.shard_id, offer.identity, one.loaded, synthetic=offer.report.synthetic)
+    return ServedShard(
+        offer.shard_id,
+        offer.identity,
+        one.loaded,
+        one.facts,
+        synthetic=offer.report.synthetic,
+    )
 
 
 def _tell_abandoned(node: Node, tell: Tell) -> None:
@@ -260,7 +268,7 @@ class _Life:
         """
         clock = await self._asker.ask(ClockQuery())
         try:
-            admit_by_broker(self._offers, clock.time_ns)
+            admit_by_broker(self._offers, clock)
         except CapabilityAdmissionError as error:
             raise NotAdmitted(f"{error}; nothing was registered") from error
 

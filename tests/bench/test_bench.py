@@ -1,8 +1,11 @@
 """The benches run for real on small sizes. Their figures are never asserted: machines are noisy."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 
 import pytest
@@ -72,3 +75,37 @@ def test_the_mix_repeats_itself_byte_for_byte():
     one, other = (list(Mix(nodes=200, seed=5).events(600)) for _ in range(2))
     assert one == other
     assert list(Mix(nodes=200, seed=6).events(600)) != one
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("name", ["publish", "replay", "memory"])
+def test_one_that_is_told_to_stop_leaves_no_process_and_no_file(name, how, tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "meshnet_cli", "bench", name, "--records", "10000000"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+        start_new_session=True,
+    )
+    try:
+        wait_until(lambda: any(tmp_path.iterdir()))
+        time.sleep(0.5)  # until it has begun: that changes nothing that is asked here
+        os.killpg(process.pid, how)  # as a terminal does that is closed
+        said = process.communicate(timeout=30)[1]
+    finally:
+        process.kill()
+        process.wait()
+    assert b"Traceback" not in said
+    assert process.returncode in {128 + how, -how}
+    wait_until(lambda: not any(tmp_path.iterdir()))
+    assert (
+        str(tmp_path)
+        not in subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout
+    )
+
+
+def wait_until(holds):
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)

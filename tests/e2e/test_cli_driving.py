@@ -16,8 +16,10 @@ import pytest
 from cli_kit import MESHNET, end, free_port
 from meshnet_cli import progress
 from meshnet_cli.commands.generate import _Shown
-from meshnet_cli.driving import Driven, _why_not
+from meshnet_cli.driving import Driven
 from meshnet_cli.output import note
+from meshnet_cli.remedies import for_a_route
+from meshnet_events import reasons
 from meshnet_events.answers import Obstacle, PlanAnswer
 from meshnet_events.facts import Fingerprint, recipe_key
 from meshnet_node.session.driver import RoutePlan
@@ -55,12 +57,6 @@ def test_a_prompt_that_nothing_can_be_made_of_is_a_usage_error(meshnet, command,
     assert f"the prompt {said}" in refused.err or f"the prompt is {said}" in refused.err
 
 
-def test_a_node_to_do_without_is_named_by_its_key(meshnet):
-    refused = meshnet("node", "certify", "--recipe", "0" * 8, "--exclude", "bob", code=2)
-    assert "--exclude: 'bob' is no node's key" in refused.err
-    assert "shard list" in refused.err
-
-
 def test_what_a_tracker_says_cannot_steer_the_terminal(capsys):
     note("no tracker says \x1b]0;pwned\x07 what became of it")
     said = capsys.readouterr().err
@@ -92,12 +88,26 @@ def obstacles(*codes):
     )
 
 
-def test_a_command_that_says_more_is_offered_whole_and_only_where_it_can():
-    key = KEY[:12]
-    assert _why_not(obstacles("range"), ("U2", "U1")) == (
-        f"`meshnet route why-not {key} --purpose certify --exclude U1 --exclude U2` says more"
+NO_ROUTE = (
+    *(reasons.UNKNOWN_RECIPE, reasons.NOT_CERTIFIED, reasons.REVOKED, reasons.RANGE, reasons.SEAM),
+    *(reasons.NODES, reasons.HOSTS, reasons.GROUPS, reasons.HANDSHAKE, reasons.NOT_LIVE),
+)
+
+
+def test_for_each_thing_in_the_way_of_a_route_there_is_a_line_that_says_what_would_help():
+    helps = {code: for_a_route([code], KEY) for code in NO_ROUTE}
+    assert all(helps.values())
+    assert len(set(helps.values())) == len(NO_ROUTE)
+    assert all(len(line) <= 100 for lines in helps.values() for line in lines)
+    assert f"`meshnet node certify --recipe {KEY[:12]}`" in helps[reasons.NOT_CERTIFIED][0]
+    assert for_a_route(["range", "hosts"], KEY) == helps["range"] + helps["hosts"]
+
+
+def test_while_nodes_are_silent_or_left_out_that_is_what_would_help():
+    assert for_a_route(["range", "not-live"], KEY) == for_a_route(["not-live"], KEY)
+    assert for_a_route(["range"], KEY, {"U2" * 28, "U1" * 28})[-1] == (
+        "or go without leaving out U1U1U1U1U1U1, U2U2U2U2U2U2"
     )
-    assert "why-not" not in _why_not(obstacles("range", "not-live"), ())
 
 
 def test_what_is_said_after_a_broken_off_text_begins_on_a_line_of_its_own(capsys):
@@ -134,9 +144,11 @@ def test_whoever_gets_no_route_or_may_not_ask_is_told_a_command_that_helps(nodes
     nodes.serve("ada", "0:3", host="h1")
     key = nodes.recipe["recipe_key"]
     certify = ("node", "certify", "--recipe", key.upper()[:20], "--tokens", 2)
-    command = f"meshnet route why-not {key[:12]} --purpose certify"
-    assert f"`{command}`" in nodes.cli(*certify, "--dir", nodes.home / "ada", code=1).err
-    assert "range" in nodes.cli(*command.split()[1:], code=1).out
+    refused = nodes.cli(*certify, "--dir", nodes.home / "ada", code=1).err
+    assert "range: no usable claim holds layers [3, 6)" in refused
+    (help_,) = for_a_route(["range"], key)
+    assert help_ in refused
+    assert help_ in nodes.cli("route", "why-not", key, "--purpose", "certify", code=1).out
 
     nodes.enrol("bob")
     nodes.serve("bob", "3:6", host="h2")
@@ -145,6 +157,14 @@ def test_whoever_gets_no_route_or_may_not_ask_is_told_a_command_that_helps(nodes
     assert f"`meshnet admin node enrol {eve['node']}`" in refused.err
     assert "run it again" not in refused.err
     nodes.cli("admin", "node", "enrol", eve["node"])
+    without = nodes.cli(
+        *certify, "--dir", nodes.home / "eve", "--exclude", nodes.label("bob"), code=1
+    ).err
+    assert f"or go without leaving out {nodes.keys['bob'][:12]}" in without
+    assert (
+        "nobody"
+        in nodes.cli(*certify, "--dir", nodes.home / "eve", "--exclude", "nobody", code=5).err
+    )
     nodes.cli(*certify, "--dir", nodes.home / "eve")
 
     generate = ("generate", "--recipe", key, "a mesh of shards")

@@ -212,3 +212,62 @@ def test_records_that_nest_too_deep_are_named_by_their_line(meshnet):
     path.write_text('{"x":' + "[" * 60_000)
     err = meshnet("log", "--from", path, code=FAILED).err
     assert err.startswith(f"meshnet: {path}, line 1: no record")
+
+
+# -- what was typed ---------------------------------------------------------------------------------
+
+
+def test_a_text_without_its_quotes_is_told_so_and_does_not_come_back_whole(meshnet):
+    words = ["world", *map(str, range(2_000))]
+    err = meshnet("generate", "--recipe", "0" * 8, "hello", *words, code=2).err
+    assert err.startswith("meshnet: more words than it takes: 'world' '0' '1' and 1,998 more")
+    assert "quotes" in err
+    assert len(err) < 300
+
+
+@pytest.mark.parametrize("words", [("bogus",), ("node", "bogus")])
+def test_a_command_that_is_none_is_told_without_a_list_that_breaks_off(meshnet, words):
+    err = meshnet(*words, code=2).err
+    assert 'Unknown command "bogus"' in err
+    assert "..." not in err
+    assert "--help" in err
+
+
+# -- the environment --------------------------------------------------------------------------------
+
+
+def test_a_variable_that_is_set_to_nothing_counts_as_not_set(meshnet):
+    history = Path(__file__).parents[1] / "data" / "history.ndjson"
+    names = ("PROFILE", "FORMAT", "REALM", "SERVER", "OPERATOR", "VIEWS", "DEBUG", "NODE_DIR")
+    empty = {f"MESHNET_{name}": "" for name in names}
+    command = ("recipe", "list", "--from", history)
+    assert meshnet(*command, **empty).out == meshnet(*command).out
+    missing = ("node", "status")
+    assert meshnet(*missing, code=5, **empty).err == meshnet(*missing, code=5).err
+
+
+def test_a_profile_that_is_not_there_is_told_with_the_variable_that_names_it(meshnet):
+    for named, is_told in (({"MESHNET_PROFILE": "realm/p.toml"}, True), ({}, False)):
+        option = () if named else ("--profile", "realm/p.toml")
+        err = meshnet("node", "status", *option, code=5, **named).err
+        assert "there is no profile realm/p.toml" in err
+        assert ("MESHNET_PROFILE names this one" in err) == is_told
+
+
+def test_what_is_no_key_is_told_with_what_mends_it(meshnet):
+    meshnet("node", "init", "--dir", "node")
+    key = meshnet.home / "node" / "node.key"
+    status = ("node", "status", "--dir", "node", "--realm", "lab", "--server", "nats://127.0.0.1:1")
+    key.chmod(0o644)
+    assert f"chmod 600 {key.relative_to(meshnet.home)}" in meshnet(*status, code=1).err
+    key.chmod(0o600)
+    key.write_text("junk")
+    for command in (status, ("node", "doctor", "absent.gguf", "--dir", "node")):
+        ran = meshnet(*command, code=1)
+        assert "not an NKey seed" in ran.out + ran.err
+        assert "the seed and nothing else" in " ".join((ran.out + ran.err).split())
+        assert "chmod" not in ran.out + ran.err
+
+
+def test_what_the_system_says_is_told_in_its_words_alone():
+    assert explain(OSError(28, "No space left on device"))[0] == "No space left on device"

@@ -8,8 +8,8 @@ import time
 import anyio
 import pytest
 
-from cli_kit import MESHNET
-from kit import identity_block
+from cli_kit import MESHNET, free_port
+from kit import digest, identity_block
 from meshnet_bus.client import closing, connect
 from meshnet_bus.outbox import Outbox
 from meshnet_events.facts import ShardWithdrawn
@@ -112,6 +112,26 @@ def test_a_recipe_arrives_dark_gets_a_route_to_certify_and_loses_it_to_a_withdra
         realm("audit", "replay", "--as-of", "2020-01-01T00:00:00Z", "-o", "json").json["sequence"]
         == 0
     )
+
+
+def test_two_cuts_of_the_same_layers_are_compared_by_what_the_stream_says_of_them(realm):
+    held = []
+    for name in ("sound", "damaged"):
+        cut = {"source_artifact_digest": digest("weights"), "shard_start": 0, "shard_end": 3}
+        artifact = {"content_digest": digest(name), "derived_from": cut}
+        Owner(realm, name).enrol().register(
+            identity_block(0, 3, artifact=artifact), None, "--new-boot"
+        )
+        held.append({"content_digest": digest(name), "cut": [0, 3]})
+    ask = ("shard", "diff", "sound", "damaged")
+    assert realm(*ask, "-o", "json", code=1).json["files"] == held
+    # views need no server, and do not say it
+    away = (
+        "--views", realm.home / "realm" / "views.db",
+        "--server", f"nats://127.0.0.1:{free_port()}",
+    )  # fmt: skip
+    assert realm(*ask, *away, "-o", "json").json["files"] is None
+    assert "whether their files differ is not known" in realm(*ask, *away).out
 
 
 def test_a_proof_that_does_not_cover_what_is_offered_is_refused_before_anything_is_published(realm):

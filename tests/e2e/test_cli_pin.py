@@ -45,6 +45,8 @@ def test_a_cut_is_written_and_bound_to_its_source(meshnet, model):
     }
     again = meshnet("node", "pin", "a.gguf", "-o", "json").json
     assert again["artifact"]["content_digest"] == cut["artifact"]["content_digest"]
+    told = meshnet("node", "pin", model, "--layers", "1:2", "--output", "b.gguf").out
+    assert told.splitlines()[-1].split() == ["written", "to", "b.gguf"]
 
 
 def test_a_cut_without_a_destination_is_named_after_its_source_and_layers(meshnet, model):
@@ -106,13 +108,62 @@ def test_a_target_locks_the_tensors_and_keeps_what_is_recorded_of_the_same_files
     from gguf_files import write_model
 
     (other,) = write_model(meshnet.home / "other.gguf", seed=2)
-    meshnet("node", "pin", other, *lock)
+    meshnet("node", "pin", other, *lock, "--overwrite")
     assert read_locked_target(made).forward is None
 
 
-def test_a_target_whose_name_is_a_path_is_refused(meshnet, model):
-    lock = ("--target", "../mine", "--revision", "a" * 40)
-    assert "expected a name" in meshnet("node", "pin", model, *lock, code=1).err
+def test_a_lock_of_other_files_is_not_written_over_unasked(meshnet, model):
+    from gguf_files import write_model
+
+    (other,) = write_model(meshnet.home / "other.gguf", seed=2)
+    lock = ("--target", "mine", "--artifact-id", "acme/tiny")
+    meshnet("node", "pin", model, *lock)
+    (made,) = meshnet.home.rglob("mine.json")
+    before = made.read_bytes()
+
+    refused = meshnet("node", "pin", other, *lock, code=1).err
+
+    for path in (model, other):
+        assert hashlib.sha256(path.read_bytes()).hexdigest() in refused
+    assert "--overwrite" in refused
+    assert made.read_bytes() == before
+    meshnet("node", "pin", model, *lock)
+    assert made.read_bytes() == before
+    meshnet("node", "pin", other, *lock, "--overwrite")
+    assert read_locked_target(made).files[0].name == "other.gguf"
+
+
+def test_a_lock_that_does_not_add_up_is_not_written_over_unasked(meshnet, model):
+    lock = ("--target", "mine", "--artifact-id", "acme/tiny")
+    meshnet("node", "pin", model, *lock)
+    (made,) = meshnet.home.rglob("mine.json")
+    sound = made.read_text()
+    broken = sound.replace('"layer_count": 2', '"layer_count": 3')
+    made.write_text(broken)
+    meshnet("node", "pin", model, *lock, code=1)
+    assert made.read_text() == broken
+    meshnet("node", "pin", model, *lock, "--overwrite")
+    assert made.read_text() == sound
+
+
+def test_a_target_of_a_local_file_has_its_digest_for_a_revision_and_keeps_a_commit(meshnet, model):
+    lock = ("--target", "mine", "--artifact-id", "acme/tiny")
+    meshnet("node", "pin", model, *lock)
+    (made,) = meshnet.home.rglob("mine.json")
+    digest = hashlib.sha256(model.read_bytes()).hexdigest()
+    assert read_locked_target(made).artifact.revision == f"sha256:{digest}"
+    for given in (("--revision", "a" * 40), ()):
+        pinned = meshnet("node", "pin", model, *lock, *given, "-o", "json").json
+        assert pinned["artifact"]["revision"] == "a" * 40
+        assert read_locked_target(made).artifact.revision == "a" * 40
+
+
+@pytest.mark.parametrize("path", ["../mine", "mine.json"])
+def test_a_target_whose_name_is_a_path_is_refused(meshnet, model, path):
+    meshnet("node", "pin", model, "--target", "mine")
+    (made,) = meshnet.home.rglob("mine.json")
+    made.rename(meshnet.home / "mine.json")
+    assert "expected a name" in meshnet("node", "pin", model, "--target", path, code=1).err
 
 
 def test_a_model_file_that_is_not_there_is_not_found(meshnet, require):
@@ -130,11 +181,11 @@ def test_a_target_that_these_are_not_the_files_of_is_not_locked(meshnet, model):
     ("arguments", "code", "said"),
     [
         (("--output", "b.gguf"), 2, "--layers"),
-        (("--overwrite",), 2, "--layers"),
+        (("--overwrite",), 2, "--layers or --target"),
         (("--layers", "0:1", "--target", "mine"), 2, "whole files"),
         (("--layers", "0:1", "--revision", "a" * 40), 2, "labels"),
         (("--layers", "one", "--output", "b.gguf"), 2, "A:B"),
-        (("--target", "glm_alpha"), 2, "--revision"),
+        (("--target", "glm_alpha"), 1, "glm_alpha"),
         (("--revision", "main"), 1, "revision"),
     ],
 )

@@ -13,6 +13,7 @@ from cli_kit import MESHNET
 from kit import Scenario
 from meshnet_auditor.source import write_records
 from meshnet_cli.__main__ import run
+from meshnet_cli.options import PRESENCE_NOTE
 from meshnet_cli.output import write_line
 
 DATA = Path(__file__).parent.parent / "data"
@@ -428,7 +429,7 @@ def test_tables_fit_80_columns_with_long_names_of_files(meshnet):
         wide = [line for line in out.splitlines() if len(line) > 80 and path.name not in line]
         assert not wide, (command, wide)
         if command[0] != "log":
-            assert out.splitlines()[-1] == "presence is left out"
+            assert " ".join(out.splitlines()[-2:]) == PRESENCE_NOTE
 
 
 def test_the_log_says_in_which_boot_a_shard_came_to_life(meshnet):
@@ -440,3 +441,44 @@ def test_the_log_says_in_which_boot_a_shard_came_to_life(meshnet):
     lives = [change for change in told if "-> live" in change]
     assert len({change.rpartition("(boot ")[2] for change in lives}) == 2
     assert all(change.endswith(")") for change in lives)
+
+
+@pytest.mark.parametrize(
+    "command", [("shard", "why-not"), ("recipe", "explain"), ("route", "plan")]
+)
+def test_the_help_of_what_the_log_answers_says_what_the_log_does_not_know(meshnet, command):
+    said = re.sub(r"[\s│]+", " ", meshnet(*command, "--help").out)
+    assert "whether a process runs is not in the log" in said
+
+
+@pytest.mark.parametrize("columns", [60, 40])
+def test_in_a_narrow_terminal_nothing_is_dropped_and_no_name_is_cut(meshnet, columns):
+    for command in (("recipe", "list"), ("shard", "list")):
+        narrow = meshnet(*command, "--from", HISTORY, COLUMNS=str(columns)).out
+        wide = meshnet(*command, "--from", HISTORY, COLUMNS="100").out
+        assert set(wide.split()) <= set(narrow.split())
+        assert "…" not in narrow
+
+
+def test_no_line_is_filled_up_with_blanks(meshnet):
+    for command in (("recipe", "list"), ("shard", "why-not", "alpha")):
+        out = meshnet(*command, "--from", HISTORY, code=int("why-not" in command)).out
+        assert [line for line in out.splitlines() if line.endswith(" ")] == []
+
+
+def test_shards_are_listed_in_the_order_of_their_layers_and_told_what_their_status_does_not(
+    meshnet,
+):
+    lab = Scenario()
+    for number, layers in enumerate(("[14,28)", "[0,7)", "[7,14)"), start=1):
+        lab.register(f"n{number}{layers}")
+    lab.withdraw("n3")
+    out = meshnet("shard", "list", "--from", kept(meshnet, lab)).out
+    rows = [line.split("  ") for line in out.splitlines()[1:4]]
+    assert [re.search(r"\[\d+, \d+\)", "  ".join(row))[0] for row in rows] == [
+        "[0, 7)", "[7, 14)", "[14, 28)",
+    ]  # fmt: skip
+    said = [(row[-1].strip()) for row in rows]
+    assert said == ["◐ dark", "dark", "◐ dark"]
+    assert "◌ withdrawn" in out
+    assert "withdrawn  withdrawn" not in re.sub(" +", "  ", out)

@@ -135,6 +135,12 @@ def test_beside_a_process_that_serves_no_other_speaks_as_its_node(nodes):
         "--new-boot", "--dir", node.path, code=1,
     )  # fmt: skip
     assert "nothing was published" in refused.err
+    refused = cli(
+        "node", "serve", nodes.model, "--manifest", nodes.manifest, "--layers", "0:3",
+        "--dir", node.path, "--endpoint", f"grpc://127.0.0.1:{free_port()}", code=1,
+    )  # fmt: skip
+    assert "another process has the outbox" in refused.err
+    assert refused.out == "", "the doctor had begun"
     assert (node.last_boot(), nodes.log()) == (boot, before)
     assert cli("node", "status", "--dir", node.path, "-o", "json").json["unsent"] is None
 

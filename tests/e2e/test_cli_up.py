@@ -1,16 +1,18 @@
 """`meshnet up`: what it leaves behind, and what it refuses to go on with."""
 
 import os
+import shlex
 import shutil
 import signal
 import socket
+import subprocess
 import time
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from cli_kit import end
+from cli_kit import MESHNET, end, free_port
 from meshnet_bus.asker import Asker
 from meshnet_bus.client import closing, connect
 from meshnet_events.queries import ClockQuery, NodeQuery
@@ -183,14 +185,6 @@ def test_up_again_proposes_to_look_and_not_to_begin_anew(meshnet):
     assert "node init" not in told
 
 
-def test_the_first_steps_lead_to_a_node_that_serves(meshnet):
-    told = told_by_up(meshnet, "realm")
-    assert "meshnet node manifest MODEL --backend reference-numpy" in told
-    assert "meshnet node serve MODEL --endpoint" in told
-    steps = told.partition("Try next")[2].splitlines()
-    assert all(len(step) <= 80 for step in steps if "export" not in step), steps
-
-
 async def test_a_realm_that_is_up_answers_what_nodes_ask(meshnet):
     said, process = meshnet.up()
     try:
@@ -201,4 +195,81 @@ async def test_a_realm_that_is_up_answers_what_nodes_ask(meshnet):
             told = (await asker.ask(ClockQuery())).time_ns
             assert abs(told - time.time_ns()) < 5_000_000_000
     finally:
+        assert end(process) == 0
+
+
+def test_a_profile_of_another_realm_is_not_written_over_and_the_variable_that_names_it_is_told(
+    meshnet,
+):
+    said, process = meshnet.up("--realm", "lab")
+    try:
+        before = Path(said["profile"]).read_text()
+        err = meshnet("up", "--dir", "realm2", "--realm", "hup", code=1).err  # it is still exported
+        assert "is the profile of another realm (lab)" in err
+        assert "unset MESHNET_PROFILE, which names this one" in err
+        err = meshnet(
+            "up", "--dir", "realm2", "--profile", "realm/profile.toml", code=1, MESHNET_PROFILE=""
+        ).err
+        assert "MESHNET_PROFILE" not in err
+        named = {"MESHNET_REALM": "other"}
+        assert "unset MESHNET_REALM" in meshnet("up", "--dir", "realm", code=2, **named).err
+        assert Path(said["profile"]).read_text() == before
+    finally:
+        assert end(process) == 0
+
+
+def test_what_it_says_to_try_next_leads_to_text_over_a_certified_recipe(meshnet, require):
+    for part in ("numpy", "gguf", "sentencepiece"):
+        require(part)
+    from meshnet_node.backends.reference.tiny import write_tiny_llama
+
+    write_tiny_llama(meshnet.home / "model.gguf", layers=6)
+    process, served = meshnet.start("up", "--dir", "realm"), []
+    out = meshnet.home / "up.out"
+    try:
+        while "Ctrl-C stops it" not in (told := out.read_text()):
+            assert process.poll() is None
+            time.sleep(0.02)
+        told = told.partition("Try next")[2]
+        assert all(len(line) <= 80 for line in told.splitlines() if "export" not in line), told
+        lines = told.replace(" \\\n   ", "").splitlines()
+        steps = [line.split("    ")[0].strip() for line in lines if line.startswith("  ")]
+        steps = [shlex.split(" ".join(step.split())) for step in steps]
+        (_, profile), *steps = steps
+        meshnet.env["MESHNET_PROFILE"] = profile.partition("=")[2]
+        each = [step for step in steps if {"init", "enrol", "serve"} & set(step)]
+        once = [step for step in steps if step not in each]
+        accept, manifest, *after = once
+
+        def run(step, **words):
+            words = {"MODEL": "model.gguf"} | words
+            known = [words.get(word, word) for word in step[1:]]
+            known = [word.replace("PORT", str(free_port())) for word in known]
+            if "serve" not in step:
+                return meshnet(*known)
+            served.append(
+                subprocess.Popen(
+                    [*MESHNET, *known, "--ask-every", "1"],
+                    cwd=meshnet.home,
+                    env=meshnet.env,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+            assert any("may certify" in line for line in served[-1].stdout)
+            return None
+
+        run(accept)
+        run(manifest)
+        for name, layers in (("ada", "0:3"), ("bob", "3:6")):
+            for step in each:
+                run(step, **{"NAME": name, "A:B": layers})
+        (recipe,) = meshnet("recipe", "list", "-o", "json").json["recipes"]
+        certify, generate = after
+        run(certify, NAME="ada", KEY=recipe["recipe_key"])
+        assert run(generate, KEY=recipe["recipe_key"]).out.strip()
+    finally:
+        for one in served:
+            end(one)
+            one.stdout.close()
         assert end(process) == 0

@@ -125,7 +125,8 @@ def test_it_does_the_same_on_a_real_model_which_says_something(tmp_path_factory,
     assert left == []
 
 
-def test_ctrl_c_leaves_no_process_and_no_file(meshnet, tmp_path, require):
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_whatever_tells_it_to_stop_leaves_no_process_and_no_file(meshnet, tmp_path, require, how):
     require("nats-server")
     temporary = tmp_path / "tmp"
     temporary.mkdir()
@@ -136,8 +137,9 @@ def test_ctrl_c_leaves_no_process_and_no_file(meshnet, tmp_path, require):
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130
+    process.send_signal(how)
+    assert process.wait(30) == 128 + how
+    assert (tmp_path / "up.err").read_text().count("\n") == 1, "it said more than how it began"
     assert list(temporary.iterdir()) == []
     assert (
         str(temporary)

@@ -15,6 +15,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "run-a-node.md").read_te
 COMMANDS = [
     line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()
 ]
+SHOWN = re.findall(r"```text\n(.*?)```", PAGE, re.DOTALL)
 ENDPOINT = re.compile(r"(?<=grpc://127\.0\.0\.1:)\d+")
 
 
@@ -23,16 +24,24 @@ class Shell:
 
     def __init__(self, folder):
         self.folder = folder
-        kept = {name: value for name, value in os.environ.items() if "MESHNET" not in name}
+        ours = re.compile("MESHNET|^XDG_")
+        kept = {name: value for name, value in os.environ.items() if not ours.search(name)}
         self.env = kept | {
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "HOME": str(folder),
-            "XDG_CACHE_HOME": str(folder / "cache"),
+            "COLUMNS": "500",  # nothing is broken, wherever the page breaks it
             "OPENBLAS_NUM_THREADS": "1",
         }
         self.background = []
+        self.codes = []
 
     def run(self, line):
+        if jobs := re.fullmatch(r"kill ((?:%\d ?)+); wait \1", line):
+            self.stop([int(number) for number in re.findall(r"\d", jobs[1])])
+            return ""
+        if line.startswith("unset "):
+            del self.env[line.removeprefix("unset ")]
+            return ""
         if line.startswith("export "):
             name, _, value = line.removeprefix("export ").partition("=")
             self.env[name] = self.run(f"echo {value}").strip()
@@ -53,13 +62,18 @@ class Shell:
             subprocess.Popen(["/bin/sh", "-c", f"exec {line}"], cwd=self.folder, env=self.env)
         )
 
+    def stop(self, jobs):
+        """End some of them as a shell does, and keep their exit codes."""
+        for number in jobs:
+            self.background[number - 1].send_signal(signal.SIGTERM)
+        self.codes += [self.background[number - 1].wait(30) for number in jobs]
+
     def end(self):
-        """End what runs, the last first; their exit codes."""
-        codes = []
+        """End what still runs, the last first."""
         for process in reversed(self.background):
-            process.send_signal(signal.SIGTERM)
-            codes.append(process.wait(30))
-        return codes
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+                process.wait(30)
 
 
 @pytest.mark.slow
@@ -74,11 +88,24 @@ def test_every_command_works_in_its_order(tmp_path, require):
     try:
         for line in COMMANDS:
             said[line] = shell.run(ENDPOINT.sub(lambda found: ports[found[0]], line))
+        assert shell.codes == [0, 0, 0], "what the page starts, it stops"
     finally:
-        codes = shell.end()
-    assert codes == [0, 0, 0]
-    by_command = {tuple(re.findall(r"meshnet (\w+)(?: (\w+))?", line)[0]): text
-                  for line, text in said.items() if line.startswith("meshnet")}  # fmt: skip
-    assert "passed" in by_command["node", "doctor"]
-    assert "● certified" in by_command["node", "certify"]
-    assert by_command["generate", ""].strip()
+        shell.end()
+
+    def told(beginning):
+        (text,) = (text for line, text in said.items() if line.startswith(beginning))
+        return text
+
+    assert told("meshnet node doctor first.gguf").splitlines()[-1].startswith("✓ passed")
+    assert "taken at its word" not in told("meshnet node doctor first.gguf")
+    failed = " ".join(told("meshnet node doctor damaged.gguf").split())
+    (shown,) = SHOWN
+    assert re.search(re.escape(" ".join(shown.split())).replace("…", "[0-9a-f]{64}"), failed)
+    assert "● certified" in told("meshnet node certify")
+    assert told("meshnet generate").strip()
+    assert "may serve" in told("meshnet shard why-not")
+    assert "as those of different layers do" in told("meshnet shard diff")
+    left = {path.name for path in tmp_path.iterdir() if not path.name.startswith(".")}
+    assert left == {"model.gguf"}
+    kept = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert kept == {"model.gguf", ".cache/meshnet/digests.json"}

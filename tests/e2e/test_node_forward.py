@@ -72,6 +72,7 @@ def test_two_processes_certify_a_recipe_and_then_serve_what_the_whole_model_says
     kinds = [record["type"] for record in nodes.log()]
     assert kinds.count("io.meshnet.handshake.completed.v1") == 2
     assert kinds.count("io.meshnet.forward.attested.v1") == 2
+    assert certify(nodes, "ada").json["prompt_ids"] != prompt, "a challenge that nobody can know"
 
 
 @pytest.mark.slow

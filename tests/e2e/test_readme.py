@@ -32,6 +32,16 @@ def test_a_command_of_the_readme_is_there_and_explains_itself(command):
     assert "Usage" in done.stdout
 
 
+def test_the_page_for_a_node_goes_through_the_commands_in_their_order():
+    page = (ROOT / "docs" / "how-to" / "run-a-node.md").read_text()
+    ran = iter(re.findall(r"^meshnet (.+)", page, re.MULTILINE))
+    shown = [line.split("#")[0].split()[1:] for line in README.splitlines()
+             if line.startswith("meshnet ")]  # fmt: skip
+    for words in shown:
+        command = " ".join(word for word in words if re.fullmatch("[a-z-]+", word))
+        assert any(line.startswith(command) for line in ran), command
+
+
 def test_the_readme_says_how_fast_with_the_numbers_of_the_measurements():
     page = (ROOT / "docs" / "explanation" / "measurements.md").read_text()
     for number in re.findall(r"\| (0\.\d\d) \|", README):

@@ -143,6 +143,9 @@ async def test_a_node_asks_everything_and_is_answered(nc, lab, tmp_path):
         assert (await asker.ask(RecipeQuery(recipe=R.key))).status == "certified"
         clock = await asker.ask(ClockQuery())
         assert abs(clock.time_ns - time.time_ns()) < 5_000_000_000
+        policy = lab.scenario.state.policy
+        assert clock.max_clock_skew_ms == policy.max_clock_skew_ms
+        assert clock.max_report_age_ms == policy.max_report_age_ms
         with pytest.raises(QueryRefused) as refused:
             await asker.ask(NOBODY)
         assert refused.value.code == "not-found"
@@ -218,7 +221,9 @@ async def test_a_tracker_that_has_not_caught_up_or_faulted_is_unavailable(nc, la
         with pytest.raises(QueryRefused) as refused:
             await asker.ask(NodeQuery(node=NOBODY.node))
         assert refused.value.code == "unavailable"
-        assert (await asker.ask(ClockQuery())).time_ns, "the clock needs no state"
+        clock = await asker.ask(ClockQuery())
+        assert clock.time_ns, "the clock needs no state"
+        assert (clock.max_clock_skew_ms, clock.max_report_age_ms) == (None, None), "and tells none"
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(tracker.projector.run)
             await until(lambda: tracker.projector.is_running)

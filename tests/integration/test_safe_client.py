@@ -129,6 +129,21 @@ async def test_nobody_there_is_said_within_the_time_given():
     assert time.monotonic() - start < 2
 
 
+@pytest.mark.parametrize(
+    ("host", "said"),
+    [
+        ("127.0.0.1:1", "Connection refused"),
+        ("localhost:1", "Connection refused"),
+        ("nobody.invalid:1", "[Nn]ame or service not known|resolution"),
+    ],
+)
+async def test_why_nobody_is_there_is_said_without_the_numbers_of_errors(host, said):
+    with pytest.raises(Unreachable, match=said) as told:
+        await connect(f"nats://{host}", name="test", timeout_s=2)
+    assert "Errno" not in str(told.value)
+    assert "Connect call" not in str(told.value)
+
+
 async def test_a_server_that_says_nothing_is_not_waited_for(server):
     server.pause()
     with pytest.raises(Unreachable):

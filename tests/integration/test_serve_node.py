@@ -25,6 +25,7 @@ from meshnet_bus.reader import Reader
 from meshnet_bus.stream import create_realm, read_state
 from meshnet_cli.tracking import serve_queries
 from meshnet_events import facts
+from meshnet_events.answers import ClockAnswer
 from meshnet_events.envelope import ChainHead, sign_event
 from meshnet_events.gate import Gate
 from meshnet_events.keys import EventKey
@@ -39,6 +40,7 @@ from meshnet_node.registration import Offer, admit_by_broker, registration
 from meshnet_node.serve import BootIsOver, LoadedOffer, NotAdmitted, ServeSettings, serve_node
 from meshnet_node.session.failure import SessionFailed
 from meshnet_node.session.node import Limits
+from meshnet_node.shard_facts import ShardFacts
 from meshnet_node.testing import SyntheticBackend, passing_validator
 from meshnet_tracker.api.nats import TrackerApi
 from meshnet_tracker.projector import Projector
@@ -89,10 +91,11 @@ class AtWork:
         self.loaded = ToyShard(*layers)
         self.notices = []
         self.stop, self.over, self.scope = anyio.Event(), anyio.Event(), anyio.CancelScope()
-        self.shards = [LoadedOffer(offer(*layers), self.loaded)]
+        told = ShardFacts.of(self.loaded)
+        self.shards = [LoadedOffer(offer(*layers), self.loaded, told)]
         for name in others:
             another = msgspec.structs.replace(offer(*layers), shard_id=name)
-            self.shards.append(LoadedOffer(another, ToyShard(*layers)))
+            self.shards.append(LoadedOffer(another, ToyShard(*layers), told))
         self.settings = ServeSettings(
             realm=REALM,
             server=server.url,
@@ -549,6 +552,16 @@ async def test_a_node_whose_clock_is_wrong_leaves_nothing_in_the_log_however_oft
         assert await world.said_by(key) == []
 
 
+async def test_a_clock_is_as_wrong_as_the_policy_in_force_says(world, clock):
+    key = await world.enrolled()
+    strict = msgspec.structs.replace(POLICY, max_clock_skew_ms=1_000)
+    await world.says(facts.PolicyChanged(policy=strict, reason="a test"))
+    async with world.tracker():
+        clock(5)
+        await fails(world.node(key), NotAdmitted, "at most 1.0 s.*nothing was registered")
+    assert await world.said_by(key) == []
+
+
 async def test_a_clock_that_is_off_by_less_than_the_rule_allows_keeps_no_node(world, clock):
     key = await world.enrolled()
     async with world.tracker():
@@ -569,7 +582,7 @@ def test_a_time_that_no_clock_could_have_is_one_that_is_far_off(time_ns):
     with pytest.raises(
         CapabilityAdmissionError, match=r"stale: .* s (ahead of|behind) the broker's"
     ):
-        admit_by_broker([offer()], time_ns)
+        admit_by_broker([offer()], ClockAnswer(time_ns))
 
 
 # -- boots that are over, and nodes that are not heard -------------------------------------------------
@@ -627,14 +640,27 @@ async def test_a_node_that_nobody_enrolled_is_told_so_and_what_to_do(world):
         await fails(stranger, NotAdmitted, r"not-enrolled.*meshnet admin node enrol")
 
 
-async def test_a_registration_that_the_registry_refuses_names_its_code(world):
+async def test_a_proof_too_old_for_the_policy_in_force_is_not_registered(world):
+    key = await world.enrolled()
+    async with world.tracker():
+        strict = msgspec.structs.replace(POLICY, max_report_age_ms=60_000)
+        await world.says(facts.PolicyChanged(policy=strict, reason="be strict"))
+        node = world.node(key)
+        node.shards = [LoadedOffer(offer(age_s=120), node.loaded, ShardFacts.of(node.loaded))]
+        await fails(node, NotAdmitted, "stale.*nothing was registered")
+    assert await world.said_by(key) == []
+
+
+async def test_a_registration_that_the_registry_refuses_names_its_code(world, monkeypatch):
+    # as where nobody told the policy in time
+    monkeypatch.setattr(serve_module, "admit_by_broker", lambda *_: None)
     key = await world.enrolled()
     async with world.tracker():
         strict = msgspec.structs.replace(POLICY, max_report_age_ms=60_000)
         await world.says(facts.PolicyChanged(policy=strict, reason="be strict"))
         node = world.node(key)
         # passed at the node, whose own bound is wider, and too old for this realm's policy
-        node.shards = [LoadedOffer(offer(age_s=120), node.loaded)]
+        node.shards = [LoadedOffer(offer(age_s=120), node.loaded, ShardFacts.of(node.loaded))]
         await fails(node, NotAdmitted, r"main was refused: .*mend that and start again")
 
 

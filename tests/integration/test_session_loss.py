@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -190,7 +191,8 @@ class Slow(ToyShard):
 
 
 @pytest.mark.parametrize("how", ["caller cancels", "wire is cut", "node stops", "newer epoch"])
-async def test_work_that_has_begun_is_waited_for_before_anything_is_closed(how):
+async def test_work_that_has_begun_is_waited_for_before_anything_is_closed(how, caplog):
+    caplog.set_level(logging.INFO, logger="meshnet_node.session")
     async with lab() as lab_:
         shard = Slow(0, LAYERS)
         part = await lab_.start(0, LAYERS, loaded=shard)
@@ -227,6 +229,14 @@ async def test_work_that_has_begun_is_waited_for_before_anything_is_closed(how):
                 assert part.shard.turn.borrowed_tokens == 1
                 shard.go_on.set()
             await freed(part)
+    ended = {
+        "caller cancels": "closed by its caller",
+        "wire is cut": "closed by its caller",
+        "node stops": "this node is stopping",
+        "newer epoch": "failed: stale-epoch",
+    }
+    said = [record.getMessage() for record in caplog.records]
+    assert any(f"session {session}, epoch 0, hop 0: {ended[how]}" in line for line in said), said
 
 
 async def test_many_sessions_of_one_shard_compute_in_turn():

@@ -35,6 +35,7 @@ from session_kit import (
     ToyShard,
     freed,
     lab,
+    served,
     stranger,
     tokens_of,
 )
@@ -288,7 +289,7 @@ async def differing(lab_):
     left = await lab_.start(0, 3)
     right = await lab_.start(3, LAYERS)
     other = ShardIdentity(ARTIFACT, OTHER_RECIPE, 3, LAYERS)
-    shard = ServedShard("main", other, right.shard.loaded, synthetic=False)
+    shard = ServedShard("main", other, right.shard.loaded, right.shard.facts, synthetic=False)
     right.node.shards = {"main": shard}
     right.shard = shard
     return left, right
@@ -321,14 +322,7 @@ async def test_a_pair_that_was_mended_meets_again_and_both_say_so():
         await refusal(lab_, left.hop(), right.hop())
         assert [len(part.said) for part in (left, right)] == [1, 1]
         lab_.tracker.nodes[right.key.public] = with_shards(lab_.tracker, right)
-        right.node.shards = {
-            "main": ServedShard(
-                "main",
-                ShardIdentity(ARTIFACT, RECIPE, 3, LAYERS),
-                ToyShard(3, LAYERS),
-                synthetic=False,
-            )
-        }
+        right.node.shards = {"main": served("main", 3, LAYERS, loaded=ToyShard(3, LAYERS))}
         (refused,) = left.node.results.due(now_s=left.node.monotonic_s() + 3600)
         await try_again(left.node, refused)
         assert [fact.accepted for fact in left.said] == [False, True]
@@ -659,6 +653,7 @@ async def test_a_shard_without_a_tokenizer_takes_ids_and_no_text():
             async with lab_.open(part.hop()) as route:
                 await route.encode("hello")
         assert (caught.value.code, caught.value.retryable) == (pb.ERROR_CODE_UNAVAILABLE, False)
+        assert "takes token ids alone" in caught.value.detail
         await freed(part)
 
 

@@ -93,6 +93,23 @@ async def test_a_pair_that_still_differs_says_nothing_new_and_waits_longer():
         assert len(due(pair.left, 3.1 * FIRST_RETRY_S)) == 1
 
 
+async def test_a_claim_that_makes_no_sense_ends_nothing_and_the_pair_is_tried_the_next_time(caplog):
+    async with lab() as lab_:
+        pair = await Pair.that_refused(lab_)
+        pair.mend()
+        key = (pair.right.key.public, "main")
+        sound = lab_.tracker.claims[key]
+        lab_.tracker.claims[key] = msgspec.structs.replace(sound, start=-1, end=2**40)
+        (refused,) = due(pair.left, FIRST_RETRY_S)
+        await try_again(pair.left.node, refused)
+        assert "for a reason that nobody foresaw" in caplog.text
+        assert pair.last_words() == [False, False]
+        lab_.tracker.claims[key] = sound
+        (refused,) = due(pair.left, 3.1 * FIRST_RETRY_S)
+        await try_again(pair.left.node, refused)
+        assert pair.last_words() == [True, True]
+
+
 async def test_a_peer_that_is_gone_or_a_tracker_that_is_silent_is_left_alone():
     async with lab() as lab_:
         pair = await Pair.that_refused(lab_)

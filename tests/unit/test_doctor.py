@@ -20,7 +20,7 @@ import pytest
 import trustme
 
 from cli_kit import free_port
-from meshnet_events.answers import NodeAnswer
+from meshnet_events.answers import ClockAnswer, NodeAnswer
 from meshnet_events.keys import EventKey
 from meshnet_node import targets
 from meshnet_node.admission import AdmissionRequirement, CapabilityAdmissionError, admit
@@ -133,7 +133,7 @@ def test_the_reference_backend_passes_on_a_whole_model_and_on_a_cut_of_it(tiny, 
     assert whole.verdict == "passed", whole.findings
     cut([tiny], layers=(1, 3), destination=tmp_path / "cut.gguf")
     part = examine(tmp_path / "cut.gguf", backend="reference-numpy")
-    assert part.passed, part.findings
+    assert part.verdict == "passed, with a warning: files", part.findings
     assert part.identity.fingerprint.key == whole.identity.fingerprint.key
     assert (part.report.shard.start, part.report.shard.end) == (1, 3)
     within = examine(tiny, backend="reference-numpy", layers=(1, 3))
@@ -244,6 +244,41 @@ def test_a_file_that_changes_while_it_loads_is_not_taken_for_what_was_hashed(
     requirement = AdmissionRequirement.for_identity(diagnosis.identity, device="cpu")
     with pytest.raises(CapabilityAdmissionError, match="not-passed"):
         admit(requirement, diagnosis.report, now=NOW)
+
+
+@pytest.mark.parametrize("way", ["straight", "over a link", "through a folder"])
+def test_a_link_that_points_elsewhere_while_it_loads_and_back_after_is_found_out(
+    acme_toy, model, tmp_path, monkeypatch, way
+):
+    other = tmp_path / "other" / model.name
+    other.parent.mkdir()
+    shutil.copy(model, other)
+    link = tmp_path / "link"
+    is_folder = way == "through a folder"
+    targets = (model.parent, other.parent) if is_folder else (model, other)
+    link.symlink_to(targets[0])
+    named = link / model.name if is_folder else link
+    if way == "over a link":
+        named = tmp_path / "over"
+        named.symlink_to(link.name)
+
+    def point_at(target):
+        link.unlink()
+        link.symlink_to(target)
+
+    manifest, load = declare(model), acme_toy.ToyBackend.load
+
+    def loaded_from_elsewhere(*given, **how):
+        point_at(targets[1])
+        try:
+            return load(*given, **how)
+        finally:
+            point_at(targets[0])
+
+    assert examine(named, manifest=manifest).passed
+    monkeypatch.setattr(acme_toy.ToyBackend, "load", loaded_from_elsewhere)
+    found = the_failure(examine(named, manifest=manifest))
+    assert (found.name, found.found) == ("load", f"{named} changed while it was being proven")
 
 
 def test_a_file_that_changes_between_hashing_and_loading_is_found_also_by_who_serves(model):
@@ -431,6 +466,26 @@ def test_a_cut_is_held_against_what_its_target_says_it_was_cut_from(tiny, tmp_pa
     found = the_failure(examine(path, backend="reference-numpy", target="toy"))
     assert found.found.startswith("cut from ")
     assert target.artifact.content_digest in found.found
+
+
+def test_a_target_that_is_not_there_says_where_the_lock_goes_and_who_makes_it(model):
+    found = the_failure(examine(model, target="nobody"))
+    assert str(targets.target_directory()) in found.found
+    assert "meshnet node pin MODEL --target" in found.fix
+    assert "name its path" in found.fix
+
+
+@pytest.mark.parametrize("nextn", [0, 1])
+def test_layers_that_are_not_held_are_counted_as_a_route_does_where_that_makes_a_difference(
+    tmp_path, nextn
+):
+    from gguf_files import write_model
+
+    (path,) = write_model(tmp_path / "model.gguf", nextn_layers=nextn)
+    question = ShardQuestion(files=(path,), manifest=tmp_path / "absent.toml", layers=(0, 9))
+    found = the_failure(examine_shard(question)).found
+    assert "the files hold [0, 2) of 2" in found
+    assert ("next-token-prediction" in found) == bool(nextn)
 
 
 def test_a_target_that_is_not_locked_says_how_to_lock_it(model):
@@ -865,14 +920,14 @@ def test_a_directory_that_is_not_there_yet_is_not_made(tmp_path, machine_id):
 # -- the realm ------------------------------------------------------------------------------------
 
 
-def broker(skew_s=0.0, after_s=0.0):
+def broker(skew_s=0.0, after_s=0.0, most_ms=60_000):
     """A broker whose clock differs by `skew_s` from ours, and who takes its time."""
 
     async def ask_clock():
         await anyio.sleep(after_s / 2)
         now = time.time_ns() + int(skew_s * 1e9)
         await anyio.sleep(after_s / 2)
-        return now
+        return ClockAnswer(now, most_ms, 900_000)
 
     return ask_clock
 
@@ -900,6 +955,15 @@ async def test_a_clock_is_held_against_the_brokers(skew_s, status, said):
     assert found.status == status
     assert said in found.found
     assert ("NTP" in found.fix) is (status != "ok")
+
+
+async def test_how_far_off_a_clock_may_be_the_policy_in_force_says():
+    found = await examined_clock(skew_s=-5, most_ms=1_000)
+    assert found.found.endswith("; at most 1,000 ms are allowed")
+    assert found.status == "failed"
+    found = await examined_clock(skew_s=-5, most_ms=None)
+    assert found.found.endswith("; at most 60,000 ms are allowed by the default policy")
+    assert found.status == "ok"
 
 
 async def test_a_slow_answer_is_no_skew_and_is_told_with_its_uncertainty():

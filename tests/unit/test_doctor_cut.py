@@ -14,7 +14,7 @@ from gguf_files import rewrite_keys, write_model
 from meshnet_node import targets
 from meshnet_node.doctor import ExpectedError, ShardQuestion, examine_shard, read_expected
 from meshnet_node.doctor.declare import observed_recipe
-from meshnet_node.doctor.expected import files_faults, label
+from meshnet_node.doctor.expected import Expected, files_faults, label
 from meshnet_node.pin import cut, pin
 from meshnet_node.recipe_manifest import write_manifest
 from meshnet_node.targets import write_locked_target
@@ -299,7 +299,7 @@ def test_the_doctor_computes_with_no_layers_that_are_not_those_of_the_target(
     altered(path, lambda data: data.__setitem__(where.start, data[where.start] ^ 1))
     corrupted = examine_shard(question)
 
-    assert sound.passed, sound.findings
+    assert sound.verdict == "passed", sound.findings
     assert sound.findings[0].found.endswith(", as target tiny says")
     assert corrupted.verdict.startswith("failed: files")
     assert "blk.1: found " in corrupted.findings[0].found
@@ -315,9 +315,51 @@ def test_a_target_without_digests_of_tensors_takes_a_cut_at_its_word_and_says_so
 
     assert faults(path, older) == ()
     own, whole = pin([path]), pin([model])
-    assert "this cut is taken at its word" in label(own, older, None)
+    known_before = Expected(own.artifact, own.files)
+    assert "no digests of tensors: this cut is taken at its word" in label(own, older, None)
+    assert label(own, None, None) == " (this cut is taken at its word)"
+    assert label(whole, None, None) == ""
     for pinned, known in ((own, target), (whole, target), (whole, older)):
         assert label(pinned, known, None) == ", as target tiny says"
+    # what it was before knows a cut's own bytes
+    assert label(own, None, known_before) == ", as the identity says"
+    assert label(own, older, known_before) == ", as target tiny and the identity says"
+
+
+@pytest.mark.parametrize("tensors", [None, False, True])
+def test_a_cut_that_nobody_vouches_for_is_a_warning_and_a_changed_byte_passes_with_it(
+    require, tmp_path, path, tensors
+):
+    """Nothing here knows what its layers must hold. `tensors`: whether the target has their digests."""
+    require("numpy")
+    from meshnet_node.backends.reference.tiny import write_tiny_llama
+
+    source = write_tiny_llama(tmp_path / "tiny.gguf")
+    cut([source], layers=(0, 2), destination=path)
+    manifest = tmp_path / "recipes.toml"
+    write_manifest(manifest, [observed_recipe([path], "reference-numpy", labels=("t", "1", "1"))])
+    if tensors is not None:
+        target = locked([source])
+        if not tensors:
+            target = msgspec.structs.replace(target, tensors={})
+        write_locked_target(targets.target_directory() / "tiny.json", target)
+    question = ShardQuestion(
+        files=(path,), manifest=manifest, target=None if tensors is None else "tiny"
+    )
+    where = tensor(path, "blk.1.ffn_down.weight")
+    altered(path, lambda data: data.__setitem__(where.start, data[where.start] ^ 1))
+
+    diagnosis = examine_shard(question)
+
+    files = diagnosis.findings[0]
+    if tensors:
+        assert files.status == "failed"
+        return
+    assert diagnosis.verdict == "passed, with a warning: files"
+    assert files.status == "warning"
+    assert files.found.endswith("this cut is taken at its word)")
+    assert files.fix.startswith("get a locked target from whoever has the whole model")
+    assert diagnosis.report.status == "passed"
 
 
 def test_a_whole_file_is_held_against_its_own_digest_whatever_the_target_has(tmp_path, model):
@@ -327,7 +369,12 @@ def test_a_whole_file_is_held_against_its_own_digest_whatever_the_target_has(tmp
     assert faults(copy, target) == ()
     altered(copy, lambda data: data.__setitem__(-1, data[-1] ^ 1))
     (fault,) = faults(copy, target)
-    assert fault.startswith("copy.gguf: found ")
+    assert fault.startswith("copy.gguf: found sha256 "), "of one length, the length says nothing"
+    altered(copy, lambda data: data.extend(bytes(32)))
+    size = model.stat().st_size
+    (fault,) = faults(copy, target)
+    assert fault.startswith(f"copy.gguf: found {size + 32:,} bytes, sha256 ")
+    assert f"expected {size:,} bytes, " in fault
 
 
 @pytest.mark.parametrize(

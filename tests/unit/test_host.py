@@ -6,6 +6,7 @@ import pytest
 
 from meshnet_events import host
 from meshnet_events.host import declared_host, machine_host
+from meshnet_node.host import host_of
 
 MACHINE = "0123456789abcdef" * 2
 
@@ -33,6 +34,15 @@ def test_realms_cannot_compare_what_they_see_and_no_two_hosts_are_one():
     ]
     assert len(set(seen)) == len(seen)
     assert not any(MACHINE in digest for digest in seen)
+
+
+def test_a_node_s_host_is_another_in_another_realm(tmp_path):
+    machine_id = tmp_path / "machine-id"
+    machine_id.write_text(f"{MACHINE}\n")
+    for declared in (None, "rack-2"):
+        lab, demo = (host_of(realm, declared, machine_id=machine_id) for realm in ("lab", "demo"))
+        assert lab.id != demo.id
+        assert lab == (declared_host("lab", declared) if declared else machine_host("lab", MACHINE))
 
 
 @pytest.mark.parametrize(

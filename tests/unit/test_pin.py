@@ -20,7 +20,7 @@ from gguf_files import (
     text,
     write_model,
 )
-from meshnet_node.pin import PinError, gguf_file, identity, pin, tensors
+from meshnet_node.pin import PinError, cut, gguf_file, identity, pin, tensors
 from meshnet_node.pin.digest import cache_path
 from meshnet_node.recipe_identity import (
     RuntimeRecipe,
@@ -30,6 +30,8 @@ from meshnet_node.recipe_identity import (
 )
 from meshnet_node.targets import LockedTargetError, read_locked_target, write_locked_target
 
+RECENT_NS = 50_000_000
+"""For how long a file counts as written just now; in the field it is longer than a test should wait."""
 INCIDENTS = {
     incident["id"]: incident
     for incident in json.loads((Path(__file__).parents[1] / "data" / "incidents.json").read_text())[
@@ -41,6 +43,7 @@ INCIDENTS = {
 @pytest.fixture(autouse=True)
 def cache_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("meshnet_node.pin.digest._RECENT_NS", RECENT_NS)
     return cache_path()
 
 
@@ -60,8 +63,9 @@ def pinned_bytes(tmp_path, data, name="raw.gguf"):
 
 
 def make_old(path):
-    """A file written just now is not remembered; give it an age."""
+    """A file written just now is not remembered; let it be as old as it must be."""
     os.utime(path, ns=(0, time.time_ns() - 10_000_000_000))
+    time.sleep(1.1 * RECENT_NS / 1e9)  # nobody can set its ctime
 
 
 def flip_last_byte(path):
@@ -394,6 +398,17 @@ def test_a_foreign_part_is_named(tmp_path, parts, model):
         pin([*parts, model])
 
 
+def test_files_that_are_parts_of_nothing_are_told_to_be_named_one_at_a_time(tmp_path, model):
+    halves = [tmp_path / "first.gguf", tmp_path / "last.gguf"]
+    for layers, path in zip([(0, 1), (1, 2)], halves, strict=True):
+        cut([model], layers=layers, destination=path)
+
+    with pytest.raises(
+        PinError, match=r"first\.gguf, last\.gguf: each is a file by itself.*one of"
+    ):
+        pin(halves)
+
+
 def test_a_foreign_part_under_the_right_name_is_found_by_what_it_holds(tmp_path, parts):
     other = write_model(tmp_path / "model.gguf", layers=3, parts_of_tensors=11)
     assert other[1].name == parts[1].name
@@ -536,6 +551,7 @@ def test_known_digests_of_tensors_are_not_made_again_unless_asked_to(model, cach
     assert steps[-1][0] == steps[-1][1]
     assert pin([model], tensors=True, cache=False).tensors == digests
     flip_last_byte(model)
+    make_old(model)
     assert pin([model], tensors=True).tensors == reader_groups(model) != digests
     flip_last_byte(model)
     model.touch()  # written a moment ago: what is remembered is still of the bytes before
@@ -628,7 +644,13 @@ def test_a_file_whose_stamp_changed_is_hashed_again(tmp_path, model, change):
     assert pin([model]).artifact.content_digest == sha256(model)
 
 
-def test_a_file_written_a_moment_ago_is_not_remembered(model, cache_folder):
+@pytest.mark.parametrize("is_put_back", [False, True])
+def test_a_file_written_a_moment_ago_is_not_remembered_whatever_mtime_it_was_given(
+    model, cache_folder, monkeypatch, is_put_back
+):
+    monkeypatch.setattr("meshnet_node.pin.digest._RECENT_NS", 60_000_000_000)
+    if is_put_back:
+        os.utime(model, (1_700_000_000, 1_700_000_000))
     pin([model])
 
     assert not cache_folder.exists()

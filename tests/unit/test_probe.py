@@ -8,6 +8,7 @@ import hashlib
 import math
 import re
 import struct
+import sys
 from array import array
 
 import msgspec
@@ -30,6 +31,7 @@ from meshnet_node.running import differences
 NOW = 1_790_000_000.0
 DTYPES = ("float32", "float16", "bfloat16")
 WHOLE, FIRST, LAST = (0, 2), (0, 1), (1, 2)
+MIDDLE = "middle"
 NAN, INFINITY = math.nan, math.inf
 
 
@@ -310,6 +312,79 @@ def test_the_same_may_come_of_positions_that_do_not_differ(bends):
     assert measure(Bent(same, vocabulary=2), *FIRST).status == "failed"
 
 
+def part(bends, layers):
+    """A shard of the toy; the one in the middle is its last layer, of a model that goes on."""
+    shard = bends.shard(LAST if layers == MIDDLE else layers)
+    shard.layer_count = 3 if layers == MIDDLE else 2
+    return shard
+
+
+def forgetting(shard, when):
+    """`shard`, whose slots forget what came before: `when` a forward is over, or at every position."""
+
+    def opened(inner):
+        def open_(*given, **how):
+            slot = inner.open(*given, **how)
+            name = "_forward" if when == "forward" else "_through_layers"
+            honest = getattr(slot, name)
+
+            def then_forget(*data):
+                step = honest(*data)
+                slot.sums = {n: [0.0] * shard.width for n in slot.sums}
+                return step
+
+            setattr(slot, name, then_forget)
+            return slot
+
+        return open_
+
+    return Bent(shard, open=opened)
+
+
+@pytest.mark.parametrize("when", ["forward", "position"])
+@pytest.mark.parametrize("layers", [WHOLE, FIRST, MIDDLE, LAST])
+def test_a_backend_in_which_nothing_shows_of_what_came_before_is_found_out(bends, layers, when):
+    shard, layers = part(bends, layers), LAST if layers == MIDDLE else layers
+    assert measure(shard, *layers).status == "passed"
+    measured = measure(forgetting(shard, when), *layers)
+    assert measured.status == "failed"
+    what = "logits" if layers[1] == shard.layer_count else "activations"
+    assert f"history: the same position after 8 others gave the same {what}" in measured.faults[0]
+    assert measured.output_digest == NO_OUTPUT_DIGEST
+
+
+def test_a_cache_is_asked_for_what_came_before_wherever_something_can(bends):
+    shard = bends.shard(FIRST)
+    for room, status in ((2, "failed"), (1, "passed")):
+        assert (
+            measure(Bent(forgetting(shard, "forward"), context_length=room), *FIRST).status
+            == status
+        )
+    # nothing else can have come before
+    assert measure(Bent(forgetting(shard, "forward"), vocabulary=1), *FIRST).status == "passed"
+
+
+def test_a_shard_that_passes_on_what_goes_in_is_found_out(bends):
+    shard = part(bends, MIDDLE)
+
+    def opened(inner):
+        def open_(*given, **how):
+            slot = inner.open(*given, **how)
+
+            def pass_on(data, *, sample):
+                slot.position += len(data) // shard.position_bytes
+                return Step(activations=data)
+
+            slot.forward_activations = pass_on
+            return slot
+
+        return open_
+
+    measured = measure(Bent(shard, open=opened), *LAST)
+    assert measured.status == "failed"
+    assert "identity: activations came out byte for byte as they went in" in measured.faults[0]
+
+
 def test_slots_that_share_a_cache_are_found_out(bends):
     shard = bends.shard(FIRST)
     slot = shard.open(*FIRST)
@@ -362,11 +437,14 @@ def test_an_output_that_is_not_the_recorded_one_fails_and_tells_both(bends):
     [
         ({"vocabulary": -1}, "vocabulary: found -1"),
         ({"vocabulary": True}, "vocabulary: found a bool"),
+        ({"vocabulary": lambda _: sys.exit(3)}, "vocabulary: SystemExit: 3"),
         ({"vocabulary": 2**40}, "vocabulary"),
         ({"position_bytes": 30}, "position_bytes: found 30"),
         ({"position_bytes": 2**40}, "position_bytes"),
         ({"position_bytes": "32"}, "position_bytes"),
         ({"context_length": 0}, "context_length"),
+        ({"end_tokens": [1]}, "end_tokens: found a list"),
+        ({"end_tokens": frozenset({1, -2})}, "end_tokens: found -2"),
         ({"layer_count": 1}, "layers: found [0, 2) of 1"),
         ({"start": 1}, "layers: found [1, 2) of 2 loaded, expected [0, 2)"),
         ({"axes": {}}, "KeyError"),

@@ -25,6 +25,7 @@ from meshnet_node.targets import (
     UnknownTarget,
     load_locked_target,
     load_target_facts,
+    own_lock,
     read_locked_target,
     with_forward,
     write_locked_target,
@@ -99,8 +100,11 @@ def test_the_shipped_gemma_target_is_locked():
 
 
 def test_a_target_that_nobody_made_is_told_apart_from_a_broken_one(own_targets):
-    with pytest.raises(UnknownTarget, match=r"only: .*glm_alpha"):
+    with pytest.raises(UnknownTarget, match=r"only: .*glm_alpha") as refusal:
         load_target_facts("nobody")
+    assert f"no nobody.json in {own_targets}, where a lock that you were given goes" in str(
+        refusal.value
+    )
     own_targets.mkdir(parents=True)
     (own_targets / "nobody.json").write_text("{}")
     with pytest.raises(LockedTargetError) as refusal:
@@ -229,10 +233,29 @@ def test_a_target_that_does_not_exist_is_answered_with_those_that_do():
         load_locked_target("gpt-alpha")
 
 
-@pytest.mark.parametrize("name", ["../glm_alpha", "", "a/b", "a.b", "é", "glm_alpha\n"])
+@pytest.mark.parametrize("name", ["../glm_alpha", "", "a/b", "a.b", "x.json", "é", "glm_alpha\n"])
 def test_a_name_cannot_leave_the_folder(name):
     with pytest.raises(LockedTargetError, match="expected a name"):
-        load_locked_target(name)
+        own_lock(name)
+
+
+def test_a_lock_that_was_handed_over_is_named_by_its_path(tmp_path, monkeypatch, own_targets):
+    target = locked(name="handed")
+    write_locked_target(tmp_path / "from-ada" / "handed.json", target)
+    monkeypatch.chdir(tmp_path / "from-ada")
+    for named in (str(tmp_path / "from-ada" / "handed.json"), "./handed.json", "handed.json"):
+        assert load_locked_target(named) == target
+        assert load_target_facts(named) == target.facts
+    with pytest.raises(UnknownTarget, match=r"no handed\.json in"):
+        load_locked_target("handed")
+    own_targets.mkdir(parents=True)
+    (tmp_path / "from-ada" / "handed.json").rename(own_targets / "handed.json")
+    assert load_locked_target("handed") == target
+    with pytest.raises(UnknownTarget, match=r"there is no file from-ada/handed\.json"):
+        load_locked_target("from-ada/handed.json")
+    (own_targets / "handed.json").rename(own_targets / "other.json")
+    with pytest.raises(LockedTargetError, match="found 'handed', expected 'other'"):
+        load_locked_target("other")
 
 
 def test_a_lock_is_written_under_the_name_of_its_target(tmp_path):

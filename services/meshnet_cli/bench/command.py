@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import anyio
 from cyclopts import App, Parameter, validators
 
 from meshnet_cli.errors import USAGE, CliError
+from meshnet_cli.leaving import run_until_told
 from meshnet_cli.options import OUTPUT, Output
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def replay(
                 records=records, nodes=nodes, rounds=rounds, verify=verify, progress=meter
             )
 
-    _print(anyio.run(run), output)
+    _print(run_until_told(run), output)
 
 
 @app.command
@@ -166,7 +166,7 @@ def publish(
         with progress("publishing", "records") as meter:
             return await bench_publish(records=records, sync=sync, progress=meter)
 
-    _print(anyio.run(run), output)
+    _print(run_until_told(run), output)
 
 
 @app.command
@@ -194,7 +194,7 @@ def forward(
         with progress("generating", "tokens") as meter:
             return await bench_forward(model=model, tokens=tokens, progress=meter)
 
-    _print(anyio.run(run), output)
+    _print(run_until_told(run), output)
 
 
 @app.command

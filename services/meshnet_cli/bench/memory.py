@@ -1,7 +1,8 @@
 """`bench memory`: what registered shards hold, and that a long replay does not grow.
 
 A process of its own folds and commits what comes through a pipe, so that the generator's keys are
-not counted. It reports its resident size once every node is registered, and then along the way.
+not counted. It reports its resident size once every node is registered, and then along the way. It has
+a process group of its own: whatever ends us, it sees the pipe's end and removes its folder.
 """
 
 import os
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -38,6 +40,7 @@ def bench_memory(*, records: int, nodes: int, progress: Callable[[int, int], Non
         [sys.executable, "-m", __name__, str(registered)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        process_group=0,
     ) as child:
         if child.stdin is None or child.stdout is None:
             raise OSError("a process without pipes")
@@ -77,7 +80,12 @@ def _rss_mb() -> float:
 
 def _records(pipe: BinaryIO) -> Iterator[Record]:
     while header := pipe.read(_LENGTH.size):
-        yield _decode(pipe.read(_LENGTH.unpack(header)[0]))
+        if len(header) < _LENGTH.size:
+            return
+        size = _LENGTH.unpack(header)[0]
+        if len(packed := pipe.read(size)) < size:
+            return
+        yield _decode(packed)
 
 
 async def _fold(registered: int) -> list[tuple[int, float]]:
@@ -97,4 +105,6 @@ async def _fold(registered: int) -> list[tuple[int, float]]:
 
 
 if __name__ == "__main__":
-    sys.stdout.buffer.write(msgspec.json.encode(anyio.run(_fold, int(sys.argv[1]))))
+    _sizes = msgspec.json.encode(anyio.run(_fold, int(sys.argv[1])))
+    with suppress(BrokenPipeError):  # whoever asked is gone
+        os.write(sys.stdout.fileno(), _sizes)

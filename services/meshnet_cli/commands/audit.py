@@ -9,8 +9,8 @@ from meshnet_auditor.replay import Report, report
 from meshnet_cli import look
 from meshnet_cli.claims import claims_table
 from meshnet_cli.errors import USAGE, CliError
-from meshnet_cli.options import OUTPUT, WHERE, Output, Where
-from meshnet_cli.output import PRESENCE_NOTE, answer, footer, line, pairs, table
+from meshnet_cli.options import OUTPUT, PRESENCE_NOTE, READ, WHERE, Output, Where
+from meshnet_cli.output import answer, footer, line, pairs, table
 from meshnet_cli.profile import settle
 from meshnet_cli.state_source import Known, Stop, fold_file, fold_stream, parse_time
 from meshnet_events import reasons as codes
@@ -52,7 +52,8 @@ def replay(
         Parameter(help="Fold the longest prefix with no record later than this RFC 3339 time."),
     ] = None,
     from_: Annotated[
-        Path | None, Parameter(name="--from", help="A history in NDJSON, instead of the stream.")
+        Path | None,
+        Parameter(name="--from", group=READ, help="A history in NDJSON, instead of the stream."),
     ] = None,
     where: Where = WHERE,
     output: Output = OUTPUT,

@@ -2,6 +2,7 @@
 
 import secrets
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import anyio
@@ -19,13 +20,16 @@ from meshnet_cli.driving import (
     plan_route,
     refused,
 )
-from meshnet_cli.errors import FAILED, OK, USAGE, CliError
+from meshnet_cli.errors import FAILED, OK, CliError
 from meshnet_cli.key_files import read_node_key
+from meshnet_cli.lookup import find_node
 from meshnet_cli.options import OUTPUT, TLS, WHERE, NodeDir, Output, TlsChoice, Where
 from meshnet_cli.output import answer, line, note, pairs, table
 from meshnet_cli.profile import settle
 from meshnet_cli.progress import progress
+from meshnet_cli.publishing import source_of
 from meshnet_cli.reaching import read_tls
+from meshnet_cli.state_source import load
 from meshnet_events.answers import RecipeAnswer
 from meshnet_events.forms import is_key
 from meshnet_events.queries import RecipeQuery
@@ -94,7 +98,8 @@ def certify(
         Parameter(help="The text to begin with. Default: a challenge of tokens drawn by chance."),
     ] = None,
     exclude: Annotated[
-        list[str] | None, Parameter(help="A node's key to do without. May be repeated.")
+        list[str] | None,
+        Parameter(help="A node (label or key) to do without. May be repeated."),
     ] = None,
     directory: NodeDir = None,
     tls: TlsChoice = TLS,
@@ -118,11 +123,10 @@ def certify(
     recipe = check_recipe(recipe)
     if prompt is not None:
         check_prompt(prompt)
-    for node in exclude or ():
-        _check_key(node)
     settings = settle(where)
     key = read_node_key(settings.node_at(directory))
     certificates = read_tls(tls)
+    excluded = _keys(exclude or (), where)
 
     async def run() -> tuple[Driven, Forward, RecipeAnswer]:
         async with asking(settings) as asker:
@@ -132,7 +136,7 @@ def certify(
                 recipe,
                 "certify",
                 key=key,
-                exclude=exclude or (),
+                exclude=excluded,
                 tls=certificates,
             )
             note(_route_text(driven))
@@ -145,13 +149,12 @@ def certify(
     return OK if after.status == "certified" and done.certification.is_complete else FAILED
 
 
-def _check_key(text: str) -> None:
-    if not is_key(text):
-        raise CliError(
-            f"--exclude: {text[:80]!r} is no node's key",
-            "expected a whole one, 56 characters starting with U: `meshnet shard list -o json` has them",
-            code=USAGE,
-        )
+def _keys(names: Sequence[str], where: Where) -> list[str]:
+    """The keys of the nodes that go by these names; the log is asked whose a name is."""
+    if all(is_key(name) for name in names):
+        return list(names)
+    state = load(source_of(where)).state
+    return [find_node(state, name).node for name in names]
 
 
 def _route_text(driven: Driven) -> str:

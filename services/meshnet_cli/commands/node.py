@@ -28,6 +28,7 @@ from meshnet_cli.publishing import naming_faults, publish_as_node, source_of
 from meshnet_cli.reaching import parse_endpoint
 from meshnet_cli.remedies import enrol, reinstate
 from meshnet_cli.state_source import load
+from meshnet_events.answers import ClockAnswer
 from meshnet_events.enrolment import sign_request
 from meshnet_events.envelope import MAX_BODY
 from meshnet_events.facts import ShardRegistered, ShardWithdrawn
@@ -228,9 +229,9 @@ def register(
     boot_id, host = _boot(node, boot, is_new=new_boot), host_of(realm, declared_host)
     with naming_faults(ShardRegistered):
         fact = registration(offer, boot_id=boot_id, endpoint=endpoint, host=host)
-    time_ns = anyio.run(_broker_time, settings)
-    if time_ns is not None:
-        admit_by_broker([offer], time_ns)
+    clock = anyio.run(_broker_clock, settings)
+    if clock is not None:
+        admit_by_broker([offer], clock)
     published, known = publish_as_node(where, node, key, fact, remedies=_remedies(node, key.public))
     state = known.state
     claim = state.claims[key.public][shard_id]
@@ -325,11 +326,11 @@ def _read_identity(path: Path) -> "ShardIdentity":
         raise CliError(f"{path}: {error}", _HOW_TO_IDENTIFY) from error
 
 
-async def _broker_time(settings: Settings) -> int | None:
-    """The broker's time, ns since the epoch; None where no tracker tells it. Raises Unreachable."""
+async def _broker_clock(settings: Settings) -> ClockAnswer | None:
+    """The broker's time; None where no tracker tells it. Raises Unreachable."""
     async with asking(settings) as asker:
         try:
-            return (await asker.ask(ClockQuery())).time_ns
+            return await asker.ask(ClockQuery())
         except (QueryRefused, Unreachable) as error:
             note(f"the proof was judged by this machine's clock alone: {error}")
             return None

@@ -1,8 +1,13 @@
-"""`meshnet node pin`: model files in, an identity out; layers cut, targets locked."""
+"""`meshnet node pin`: model files in, an identity out; layers cut, targets locked.
+
+What is there is not written over unasked: neither a cut nor a lock of other files, for whoever checks
+against that lock would be told to get their sound files again.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 from cyclopts import Group, Parameter
 
 from meshnet_cli import look
@@ -15,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from meshnet_node.pin import Pinned
-    from meshnet_node.targets import TargetFacts
+    from meshnet_node.targets import LockedTarget, TargetFacts
 
 _CUT = Group("Cutting", sort_key=1)
 _LOCK = Group("Locking a target", sort_key=2)
@@ -46,11 +51,14 @@ def pin(
         ),
     ] = None,
     overwrite: Annotated[
-        bool, Parameter(group=_CUT, help="Write the cut over a file that is there.")
+        bool, Parameter(help="Write over a cut that is there, or over a lock of other files.")
     ] = False,
     target: Annotated[
         str | None,
-        Parameter(group=_LOCK, help="Lock this target to these files; a new name makes a new one."),
+        Parameter(
+            group=_LOCK,
+            help="Lock the target of this name to these files; a new name makes a new one.",
+        ),
     ] = None,
     output: Output = OUTPUT,
 ) -> None:
@@ -58,12 +66,13 @@ def pin(
 
     What is written in the files decides which artifact a shard loads and some axes of its recipe;
     the other axes are the node's to declare. `--layers` writes a file with just those layers, bound
-    to its source. `--target` writes a lock, which others check their files against; under a name that
-    no target has yet, it makes one.
+    to its source. `--target` writes a lock, which others check their files against: a file to hand on,
+    which they put into their folder of targets or name by its path (`meshnet node doctor --target`).
 
     ```
     meshnet node pin model-00001-of-00002.gguf model-00002-of-00002.gguf -o json
     meshnet node pin model.gguf --layers 0:9 --output first.gguf
+    meshnet node pin model.gguf --target tiny
     ```
     """
     from meshnet_node.pin import cut, default_destination
@@ -92,14 +101,17 @@ def pin(
                 cache=cache,
                 progress=meter,
             )
-        answer(output, pinned.to_dict(), lambda screen: _show_pinned(screen, pinned, None))
+        written = ("written to", str(destination))
+        answer(output, pinned.to_dict(), lambda screen: _show_pinned(screen, pinned, written))
         return
-    if destination is not None or overwrite:
-        option = "--overwrite" if destination is None else "--output"
-        raise CliError(f"{option} is about where a cut is written: it needs --layers", code=USAGE)
-    if target is not None and revision is None:
-        raise CliError("--target needs --revision: the commit that the files came from", code=USAGE)
+    if destination is not None:
+        raise CliError("--output is where a cut is written: it needs --layers", code=USAGE)
+    if overwrite and target is None:
+        raise CliError(
+            "--overwrite is of a cut or a lock: it needs --layers or --target", code=USAGE
+        )
     known = _known_target(target)
+    before = None if target is None else _lock_until_now(target, overwrite=overwrite)
     with progress("hashing", "bytes") as meter:
         pinned = pin_files(
             files,
@@ -109,39 +121,67 @@ def pin(
             cache=cache,
             progress=meter,
         )
-    locked = _lock(target, known, pinned) if target is not None else None
+    locked = ("", "")
+    if target is not None:
+        content = pinned.artifact.content_digest
+        if revision is None and before and before.artifact.content_digest == content:
+            # which commit they came from was said when they were locked
+            pinned = msgspec.structs.replace(pinned, artifact=before.artifact)
+        lock = pinned.lock(known or pinned.target_facts(target), before=before)
+        locked = ("locked in", str(_lock(lock, before, overwrite=overwrite)))
     answer(output, pinned.to_dict(), lambda screen: _show_pinned(screen, pinned, locked))
 
 
 def _known_target(name: str | None) -> "TargetFacts | None":
     """What the target of this name should be; None when there is none, or no name."""
-    from meshnet_node.targets import UnknownTarget, load_target_facts
+    from meshnet_node.targets import UnknownTarget, load_target_facts, own_lock
 
+    if name is None:
+        return None
+    own_lock(name)  # a lock is written under a name, never to a path
     try:
-        return None if name is None else load_target_facts(name)
+        return load_target_facts(name)
     except UnknownTarget:
         return None
 
 
-def _lock(name: str, known: "TargetFacts | None", pinned: "Pinned") -> Path:
-    """Lock a target to what was pinned, a new one if it is not known; where the lock is."""
+def _lock_until_now(name: str, *, overwrite: bool) -> "LockedTarget | None":
+    """The target as it is locked; None if it is not, or not soundly and may be written over."""
     from meshnet_node.targets import (
         LockedTargetError,
+        TargetNotLocked,
+        UnknownTarget,
         load_locked_target,
-        target_directory,
-        write_locked_target,
     )
 
     try:
-        before = load_locked_target(name)
-    except LockedTargetError:  # not locked yet, or locked wrongly: nothing to keep
-        before = None
-    path = target_directory() / f"{name}.json"
-    write_locked_target(path, pinned.lock(known or pinned.target_facts(name), before=before))
+        return load_locked_target(name)
+    except (UnknownTarget, TargetNotLocked):
+        return None
+    except LockedTargetError:
+        if overwrite:
+            return None
+        raise
+
+
+def _lock(target: "LockedTarget", before: "LockedTarget | None", *, overwrite: bool) -> Path:
+    """Write the lock into the user's folder; where it is. Raises `CliError` if that needs a word."""
+    from meshnet_node.targets import own_lock, write_locked_target
+
+    name, found = target.facts.name, target.artifact.content_digest
+    if before is not None and before.artifact.content_digest != found and not overwrite:
+        raise CliError(
+            f"target {name} is locked to other files: content {before.artifact.content_digest}, and "
+            f"these have {found}",
+            "name another --target, or write over it with --overwrite: whoever was given that lock "
+            "needs the new one",
+        )
+    path = own_lock(name)
+    write_locked_target(path, target)
     return path
 
 
-def _show_pinned(screen: "Console", pinned: "Pinned", locked: Path | None) -> None:
+def _show_pinned(screen: "Console", pinned: "Pinned", written: tuple[str, str]) -> None:
     artifact = pinned.artifact
     binding = artifact.derived_from
     pairs(
@@ -162,6 +202,6 @@ def _show_pinned(screen: "Console", pinned: "Pinned", locked: Path | None) -> No
                 for file in pinned.files
                 for pair in ((file.name, f"{file.size_bytes:,} bytes"), ("", file.sha256))
             ),
-            ("locked in", str(locked) if locked else ""),
+            written,
         ),
     )

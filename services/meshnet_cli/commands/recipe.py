@@ -94,6 +94,9 @@ class Explanation(Struct, frozen=True):
 def list_recipes(*, source: Source = SOURCE, output: Output = OUTPUT) -> None:
     """List recipes with their status, how often their layers are held, and any gap.
 
+    Counted are claims that a route may use: "hosts" on how many distinct machines they are, and "least"
+    how many hold the layer that the fewest hold. "gap" is the first run of layers that nobody holds.
+
     ```
     meshnet recipe list
     ```

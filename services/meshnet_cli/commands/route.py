@@ -10,6 +10,7 @@ from meshnet_cli.errors import FAILED, OK
 from meshnet_cli.lookup import called, find_node, find_recipe
 from meshnet_cli.options import OUTPUT, SOURCE, Output, Source
 from meshnet_cli.output import answer, footer, line, pairs, table
+from meshnet_cli.remedies import for_a_route
 from meshnet_cli.state_source import Known, load
 from meshnet_tracker.registry.routing.plan import Hop, NoRoute, Route
 from meshnet_tracker.registry.routing.plan import plan as find_route
@@ -118,6 +119,8 @@ def _show_none(screen: "Console", known: Known, found: NoRoute) -> None:
     line(screen, look.status("refused", more=f"  no route to {found.purpose} {short}"))
     line(screen, f"recipe {found.recipe_key}")
     pairs(screen, (("  " + obstacle.code, obstacle.detail) for obstacle in found.obstacles))
+    for each in for_a_route((one.code for one in found.obstacles), found.recipe_key):
+        line(screen, each)
     footer(screen, known.footer())
 
 

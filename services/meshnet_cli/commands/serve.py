@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from meshnet_events.answers import ClaimAnswer
     from meshnet_events.keys import EventKey
+    from meshnet_node.directory import NodeDirectory
     from meshnet_node.doctor import ExaminedShard
     from meshnet_node.serve import LoadedOffer, Notice, ServeSettings
 
@@ -135,6 +136,7 @@ def serve(
         operator=settings.operator,
         ask_every_s=ask_every,
     )
+    anyio.run(_check_outbox, node, realm, key.public)
     screen = console() if output.format == "table" else None
     with closing_in_time() as stack:
         examined = stack.enter_context(
@@ -149,6 +151,18 @@ def serve(
                 leave_open(stack)
 
 
+async def _check_outbox(directory: "NodeDirectory", realm: str, node: str) -> None:
+    """See that no other process speaks from there, before minutes go by. Raises `OutboxError`.
+
+    Another may yet come: whoever serves takes the outbox for as long as it does.
+    """
+    from meshnet_bus.outbox_file import OutboxFile
+
+    if directory.outbox.exists():
+        async with OutboxFile.open(directory.outbox, realm, node):
+            pass
+
+
 def _offer(examined: "ExaminedShard", shard_id: str, *, is_told: bool) -> "LoadedOffer":
     """The shard as it is offered. Raises `CliError` unless the doctor passed it.
 
@@ -156,6 +170,7 @@ def _offer(examined: "ExaminedShard", shard_id: str, *, is_told: bool) -> "Loade
     """
     from meshnet_node.registration import Offer
     from meshnet_node.serve import LoadedOffer
+    from meshnet_node.shard_facts import ShardFacts
 
     diagnosis = examined.diagnosis
     if (
@@ -175,7 +190,7 @@ def _offer(examined: "ExaminedShard", shard_id: str, *, is_told: bool) -> "Loade
         )
     report = diagnosis.report
     offer = Offer(shard_id, diagnosis.identity, report, report.backend.device)
-    return LoadedOffer(offer, examined.shard)
+    return LoadedOffer(offer, examined.shard, ShardFacts.of(examined.shard))
 
 
 class _Owner:

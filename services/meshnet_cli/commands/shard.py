@@ -12,6 +12,7 @@ from meshnet_cli.errors import FAILED, OK
 from meshnet_cli.lookup import called, find_claim, find_node, find_recipe
 from meshnet_cli.options import OUTPUT, SOURCE, Output, Source
 from meshnet_cli.output import answer, footer, line, pairs
+from meshnet_cli.registered import HeldFile, held_files
 from meshnet_cli.state_source import load
 from meshnet_tracker.registry.explain import why_claim, why_different
 
@@ -54,13 +55,17 @@ class Difference(Struct, frozen=True):
 
 
 class Differences(Struct, frozen=True):
-    """Why two shards may not compute together; nothing when they may."""
+    """Why two shards may not compute together; nothing when they may.
+
+    `files` are what they hold, of two shards of one recipe; null where no record of it was to be had.
+    """
 
     realm: str
     sequence: int
     left: str
     right: str
     differences: tuple[Difference, ...]
+    files: tuple[HeldFile, HeldFile] | None
 
 
 @app.command(name="list")
@@ -162,8 +167,10 @@ def diff(
 ) -> int:
     """Compare two shards: what they differ in, each thing that would move the numbers.
 
-    Shards of one recipe may hold different layers; that is no difference. Exit code 1 when they
-    may not compute together.
+    Shards of one recipe may hold different layers, in different files; that is no difference. A recipe
+    names the model that a cut is from and not the cut's own bytes: of two cuts of the same layers these
+    are compared as well. Exit code 1 when two shards may not compute together, and when they hold the
+    same layers in files that differ.
 
     ```
     meshnet shard diff rack-1 rack-2
@@ -171,16 +178,47 @@ def diff(
     """
     known = load(source)
     state = known.state
-    mismatches = why_different(state, find_claim(state, left), find_claim(state, right))
-    found = tuple(Difference(each.reason, each.detail) for each in mismatches)
+    ours, theirs = find_claim(state, left), find_claim(state, right)
+    found = tuple(
+        Difference(each.reason, each.detail) for each in why_different(state, ours, theirs)
+    )
+    files = None if found else held_files(source, state, ours, theirs)
 
     def people(screen: "Console") -> None:
         if found:
+            line(
+                screen, f"{right} is not of {left}'s recipe; {left}'s values are the expected ones"
+            )
             pairs(screen, ((each.reason, each.detail) for each in found))
         else:
-            line(screen, f"{left} and {right} compute the same: nothing differs")
+            line(screen, f"{left} and {right} are of one recipe: nothing that it names differs")
+            screen.print(_of_files(files))
         footer(screen, known.footer())
 
-    document = Differences(state.name, state.sequence, left, right, found)
+    document = Differences(state.name, state.sequence, left, right, found, files)
     answer(output, document, people, rows=found)
-    return FAILED if found else OK
+    return FAILED if found or (files is not None and _are_rivals(*files)) else OK
+
+
+def _are_rivals(ours: HeldFile, theirs: HeldFile) -> bool:
+    """Whether both hold the same layers of the model, and not the same bytes: one may be damaged."""
+    return ours.cut == theirs.cut and ours.content_digest != theirs.content_digest
+
+
+def _of_files(files: tuple[HeldFile, HeldFile] | None) -> str:
+    if files is None:
+        return (
+            "whether their files differ is not known: the records that say so are in the stream, and no "
+            "server answers, or they are not those that were folded"
+        )
+    ours, theirs = files
+    if ours.content_digest == theirs.content_digest:
+        return "they hold the same file"
+    if _are_rivals(ours, theirs):
+        return (
+            "they hold the same layers in files that differ: hold both against a locked target "
+            "(`meshnet node doctor FILE --target NAME`)"
+        )
+    if ours.cut is None or theirs.cut is None:
+        return "their files differ, as a model and a cut of it do"
+    return "their files differ, as those of different layers do"

@@ -137,6 +137,6 @@ def _show(screen: "Console", document: NodeStatus, directory: NodeDirectory) -> 
             look.layers(claim.start, claim.end),
             look.short(claim.recipe_key),
             look.status(look.claim_word(claim.status, claim.reasons)),
-            ", ".join(claim.reasons),
+            look.claim_because(claim.status, claim.reasons),
         )
     screen.print(rows)

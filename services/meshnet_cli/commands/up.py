@@ -27,10 +27,17 @@ from meshnet_bus.stream import create_realm
 from meshnet_cli.errors import FAILED, USAGE, VERIFICATION_FAILED, CliError
 from meshnet_cli.key_files import keep_key, new_key, read_key
 from meshnet_cli.leaving import stop_signals
-from meshnet_cli.options import OUTPUT, POLICY, Output, PolicyChoice
+from meshnet_cli.options import (
+    OUTPUT,
+    POLICY,
+    PROFILE_VARIABLE,
+    REALM_VARIABLE,
+    Output,
+    PolicyChoice,
+)
 from meshnet_cli.output import answer, line, note, pairs
 from meshnet_cli.policies import choose
-from meshnet_cli.profile import Profile, default_path, read_profile, write_profile
+from meshnet_cli.profile import Profile, default_path, read_profile, said_by, write_profile
 from meshnet_cli.tracking import serve_queries
 from meshnet_events.envelope import ChainHead, sign_event
 from meshnet_events.facts import DEFAULT_POLICY, Policy, RealmCreated
@@ -50,7 +57,7 @@ def up(
     *,
     realm: Annotated[
         str | None,
-        Parameter(env_var="MESHNET_REALM", help="Its name: `local`, or what --dir holds."),
+        Parameter(env_var=REALM_VARIABLE, help="Its name: `local`, or what --dir holds."),
     ] = None,
     dir: Annotated[  # noqa: A002 - the option's name
         Path | None, Parameter(help="Where it is kept. By default the user's folder for data.")
@@ -64,7 +71,7 @@ def up(
     ] = None,
     profile: Annotated[
         Path | None,
-        Parameter(env_var="MESHNET_PROFILE", help="Where to write the profile."),
+        Parameter(env_var=PROFILE_VARIABLE, help="Where to write the profile."),
     ] = None,
     policy: PolicyChoice = POLICY,
     output: Output = OUTPUT,
@@ -92,7 +99,7 @@ def up(
         directory, path = dir, profile or dir / "profile.toml"
     if directory.exists() and not directory.is_dir():
         raise CliError(f"--dir {directory} is not a directory", "name another", code=USAGE)
-    request = _Request(realm, directory.resolve(), path.resolve(), port, policy, output)
+    request = _Request(realm, directory.resolve(), path, port, policy, output)
     try:
         anyio.run(_up, request)
     except NoServer as error:
@@ -137,7 +144,9 @@ async def _up(request: _Request) -> None:
     if earlier.realm not in {None, realm}:
         raise CliError(
             f"{directory} holds the realm {earlier.realm!r}, not {realm!r}",
-            "leave --realm out, or name another --dir",
+            f"unset {REALM_VARIABLE}, which says so, or name another --dir"
+            if said_by(REALM_VARIABLE, realm)
+            else "leave --realm out, or name another --dir",
             code=USAGE,
         )
     if not is_realm(realm):
@@ -177,7 +186,7 @@ async def _up(request: _Request) -> None:
                         node_directory=directory / "node",
                     )
                     write_profile(request.profile, profile)
-                    _say(request, profile, projector.committed, is_new=is_new)
+                    _say(request, profile, projector.committed, policy if is_new else None)
                     if choose(request.policy, projector.state.policy) != projector.state.policy:
                         note(
                             "a policy can only be given when a realm is made; this one has another "
@@ -192,9 +201,12 @@ def _earlier(request: _Request, key_path: Path) -> Profile:
         return Profile()
     earlier = read_profile(request.profile)
     if earlier.operator_key_file != key_path:
+        # not written beside the realm instead: other commands here would go on with the other one
+        advice = "it is not written over: name another file with --profile"
+        if said_by(PROFILE_VARIABLE, request.profile):
+            advice += f", or unset {PROFILE_VARIABLE}, which names this one"
         raise CliError(
-            f"{request.profile} is the profile of another realm ({earlier.realm})",
-            "it is not written over: name another file with --profile",
+            f"{request.profile.resolve()} is the profile of another realm ({earlier.realm})", advice
         )
     return earlier
 
@@ -262,16 +274,18 @@ async def _watch(server: LocalServer) -> None:
     )
 
 
-def _say(request: _Request, profile: Profile, sequence: int, *, is_new: bool) -> None:
+def _say(request: _Request, profile: Profile, sequence: int, made_with: Policy | None) -> None:
+    """Say what is up, and of a realm just made, with which policy, how to come to a certified recipe."""
+
     def people(screen: "Console") -> None:
-        what = "is made, and up" if is_new else f"is up again, at sequence {sequence}"
+        what = "is made, and up" if made_with else f"is up again, at sequence {sequence}"
         line(screen, f"realm {profile.realm} {what}")
         pairs(
             screen,
             (
                 ("  server", profile.server or ""),
                 ("  directory", str(request.directory)),
-                ("  profile", str(request.profile)),
+                ("  profile", str(request.profile.resolve())),
                 ("  views", str(profile.views)),
                 ("  operator's seed", str(profile.operator_key_file)),
             ),
@@ -279,9 +293,9 @@ def _say(request: _Request, profile: Profile, sequence: int, *, is_new: bool) ->
         line(screen, f"operator key {profile.operator}")
         screen.print("\nTry next, in another terminal:")
         if not _is_default(request.profile):
-            line(screen, f"  export MESHNET_PROFILE={request.profile}")
-        for step in _FIRST_STEPS if is_new else _STEPS:
-            line(screen, f"  {step}")
+            line(screen, f"  export {PROFILE_VARIABLE}={request.profile.resolve()}")
+        for step in _first_steps(made_with) if made_with else _STEPS:
+            line(screen, step)
         screen.print("\nCtrl-C stops it. Nothing is lost; `meshnet up` goes on from there.")
 
     document = RealmUp(
@@ -289,26 +303,38 @@ def _say(request: _Request, profile: Profile, sequence: int, *, is_new: bool) ->
         server=profile.server or "",
         operator=profile.operator or "",
         directory=str(request.directory),
-        profile=str(request.profile),
+        profile=str(request.profile.resolve()),
         views=str(profile.views),
         sequence=sequence,
-        is_new=is_new,
+        is_new=made_with is not None,
     )
     answer(request.output, document, people)
 
 
 def _is_default(path: Path) -> bool:
-    return path == default_path().resolve()
+    return path.resolve() == default_path().resolve()
 
 
 _STEPS = (
-    "meshnet recipe list                      what may be computed, and what serves",
-    "meshnet log                              every record with its outcome",
+    "  meshnet recipe list                      what may be computed, and what serves",
+    "  meshnet log                              every record with its outcome",
 )
-_FIRST_STEPS = (
-    "meshnet node init --label first",
-    "meshnet admin node enrol REQUEST         the file that the line above names",
-    "meshnet node manifest MODEL --backend reference-numpy --output recipes.toml",
-    "meshnet node serve MODEL --endpoint grpc://127.0.0.1:7001",
-    "meshnet recipe list                      what may be computed, and what serves",
-)
+
+
+def _first_steps(policy: Policy) -> tuple[str, ...]:
+    """From a model file to text, on this machine: a server on loopback has no other."""
+    accept = "  meshnet admin policy set --accept-declared-hosts     to try it on one machine"
+    return (
+        *(() if policy.accept_declared_hosts else (accept,)),
+        "  meshnet node manifest MODEL --backend reference-numpy --output recipes.toml",
+        "A recipe serves once a forward over two nodes has certified it. For each, by",
+        "its NAME, with the layers A:B that are its part of the model:",
+        "  meshnet node init --dir NAME --label NAME",
+        "  meshnet admin node enrol NAME --group NAME",
+        "  meshnet node serve MODEL --dir NAME --layers A:B --declared-host NAME \\",
+        "    --endpoint grpc://127.0.0.1:PORT",
+        "Then, with the KEY that `meshnet recipe list` shows:",
+        "  meshnet node certify --recipe KEY --dir NAME",
+        '  meshnet generate --recipe KEY "a text to go on with"',
+        "docs/how-to/run-a-node.md explains each, and what is other between machines.",
+    )

@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 from meshnet_cli.demo.model import PACKAGE, ModelName, check_available
 from meshnet_cli.errors import FAILED, USAGE, CliError
+from meshnet_cli.leaving import run_until_told
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,7 +39,8 @@ def demo(
     shake hands over gRPC. One that declares what it does not run is stopped by its own doctor. A route
     on one host is refused, for it would prove nothing. A forward over two hosts is attested by both, and
     the recipe leaves the dark. Then a user is served, a node is killed, an operator revokes, and the log
-    is replayed to an earlier moment. Nothing is left behind.
+    is replayed to an earlier moment. Nothing is left behind, nor when Ctrl-C, SIGTERM or SIGHUP, as of a
+    terminal that is closed, stops it.
 
     All of it runs on this machine, so the nodes' hosts are declared and not real, which this realm's
     policy accepts. A realm that does not would not certify here.
@@ -57,7 +59,7 @@ def demo(
             code=USAGE,
         )
     check_available(model)
-    anyio.run(_demo, model, export)
+    run_until_told(_demo, model, export)
 
 
 async def _demo(model: ModelName, export: Path | None) -> None:

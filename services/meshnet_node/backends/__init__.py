@@ -18,7 +18,10 @@ Rules
   never repeats a declaration back.
 - The same calls give the same bytes, whatever other slots do meanwhile and wherever the layers are
   cut: identical at every seam, or certification is worth nothing.
-- Calls block and may come from any thread, one at a time for each shard.
+- What came before shows: a position computed after other positions gives other numbers.
+- Calls block and may come from any thread, one at a time for each shard. What a shard says of itself is
+  read once, after loading, and is what it stays (`meshnet_node.shard_facts`); sessions count a slot's
+  positions themselves.
 - A backend that computes no model says so with `synthetic`. Nothing it does certifies.
 
 Found by entry point: a package that offers one declares, under its `backend_id`, something that gives

@@ -20,7 +20,7 @@ import msgspec
 
 from meshnet_bus.asker import Asker
 from meshnet_bus.client import Unreachable, closing, connect
-from meshnet_events.answers import NodeAnswer
+from meshnet_events.answers import ClockAnswer, NodeAnswer
 from meshnet_events.facts import Fact
 from meshnet_events.keys import EventKey
 from meshnet_events.queries import ClockQuery, NodeQuery
@@ -71,8 +71,8 @@ async def asking(
             return
         asker = Asker(nc, realm)
 
-        async def ask_clock() -> int:
-            return (await asker.ask(ClockQuery())).time_ns
+        async def ask_clock() -> ClockAnswer:
+            return await asker.ask(ClockQuery())
 
         async def ask_node(node: str) -> NodeAnswer:
             return await asker.ask(NodeQuery(node=node))

@@ -3,8 +3,8 @@
 Two things can say so: a locked target, which has the digest of every file of the whole artifact, and an
 identity that was made of these very files before (a block, or what `meshnet node pin -o json` printed,
 which has the digest of each file too). Only that identity knows a cut's own bytes. A target knows what
-it was cut from, and whose its tensors are if it has their digests; without them the source that a cut
-states is taken at its word, and the label says so.
+it was cut from, and whose its tensors are if it has their digests. With neither a cut is taken at its
+word: nothing here can tell its layers from others under the same source digest.
 """
 
 from pathlib import Path
@@ -65,6 +65,14 @@ def files_faults(
     return tuple(faults)
 
 
+def is_taken_at_its_word(
+    pinned: Pinned, target: LockedTarget | None, expected: Expected | None
+) -> bool:
+    """Whether the files are a cut, and nothing here knows what its layers must hold."""
+    is_known = expected is not None or (target is not None and bool(target.tensors))
+    return pinned.artifact.derived_from is not None and not is_known
+
+
 def label(pinned: Pinned, target: LockedTarget | None, expected: Expected | None) -> str:
     """What the files were compared with, for whoever reads that they are in order."""
     compared = [
@@ -72,9 +80,10 @@ def label(pinned: Pinned, target: LockedTarget | None, expected: Expected | None
         *(["the identity"] if expected else []),
     ]
     says = f", as {' and '.join(compared)} says" if compared else ""
-    if target is None or target.tensors or pinned.artifact.derived_from is None:
+    if not is_taken_at_its_word(pinned, target, expected):
         return says
-    return f"{says} (the target has no digests of tensors: this cut is taken at its word)"
+    why = "the target has no digests of tensors: " if target else ""
+    return f"{says} ({why}this cut is taken at its word)"
 
 
 def _differ_from_target(pinned: Pinned, target: LockedTarget) -> list[str]:
@@ -128,8 +137,7 @@ def _differ(
         # of one length the parts are compared in their order; names say nothing
         if files and len(files) == len(pinned.files):
             wrong = [
-                f"{ours.name}: found {ours.size_bytes:,} bytes, sha256 {ours.sha256}, expected "
-                f"{theirs.size_bytes:,} bytes, {theirs.sha256}, as {name} says"
+                f"{ours.name}: {_differ_in_bytes(ours, theirs)}, as {name} says"
                 for ours, theirs in zip(pinned.files, files, strict=True)
                 if ours.sha256 != theirs.sha256
             ]
@@ -140,6 +148,15 @@ def _differ(
     if found.source_digest != wanted.source_digest:
         return [f"cut from {found.source_digest}, expected {wanted.source_digest}, as {name} says"]
     return _differ_in_facts(found, wanted, name)
+
+
+def _differ_in_bytes(ours: LockedFile, theirs: LockedFile) -> str:
+    if ours.size_bytes == theirs.size_bytes:
+        return f"found sha256 {ours.sha256}, expected {theirs.sha256}"
+    return (
+        f"found {ours.size_bytes:,} bytes, sha256 {ours.sha256}, expected "
+        f"{theirs.size_bytes:,} bytes, {theirs.sha256}"
+    )
 
 
 def _listed(wrong: list[str], what: str) -> list[str]:

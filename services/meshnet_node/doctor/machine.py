@@ -14,7 +14,7 @@ from meshnet_node.directory import NodeDirectory
 from meshnet_node.doctor.check import Check, Silent, Telling, make_checks
 from meshnet_node.doctor.finding import Diagnosis, Finding, failed, ok, warning
 from meshnet_node.host import MACHINE_ID, NoHostName, NoMachineId, check_name, read_machine_id
-from meshnet_node.key_file import read_key_file
+from meshnet_node.key_file import KeyFileError, read_key_file
 
 TRIAL_BYTES = 1 << 20
 """What is written to try the disk: more than a node's state and its unsent events take at once."""
@@ -46,13 +46,8 @@ def _credentials(case: MachineCase) -> Finding:
         )
     except OSError as error:
         return failed("credentials", f"{path}: {error.strerror}", "run this as the key's owner")
-    except ValueError as error:
-        return failed(
-            "credentials",
-            str(error),
-            f"it must hold the node's seed and be readable by its owner alone: chmod 600 {path}; if "
-            "others had it in their hands, make a new key",
-        )
+    except KeyFileError as error:
+        return failed("credentials", str(error), error.fix)
     return ok("credentials", f"{key.public}, readable by its owner alone")
 
 

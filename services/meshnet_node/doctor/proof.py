@@ -12,10 +12,12 @@ else's code: whatever it raises or returns ends in a finding. Only what stops th
 (Ctrl-C, cancellation) goes through. There is no bound on time: how long a load may take only its owner
 knows.
 
-Files are hashed first and loaded after. So `stamps` hold what they were before either; one that has
-changed after the load, or after the forward, as a backend may read only then, fails it. What comes later
-is not seen: a backend that maps its files, and goes on reading them while it serves, computes with
-whatever is written into them then.
+Files are hashed first and loaded after. So `stamps` hold what they were before either, and the links
+that lead to them: who lets a link point elsewhere and then back makes another link. One that has changed
+after the load, or after the forward, as a backend may read only then, fails it. What comes later is not
+seen: a backend that maps its files, and goes on reading them while it serves, computes with whatever is
+written into them then. Nor is a write through a shared page that is mapped and dirty already: that moves
+no time before the page is written back.
 """
 
 import logging
@@ -40,20 +42,31 @@ from meshnet_node.running import RUNTIME, Difference, differences
 _log = logging.getLogger(__name__)
 _SHORT = 12
 
-Stamps = Mapping[Path, Stamp | None]
-"""What files were at one time; None for one that could not be looked at."""
+Stamps = Mapping[Path, tuple[Stamp, ...] | None]
+"""What files, after the links to each, were at one time; None for one that could not be looked at."""
 
 
 def stamps_of(files: Iterable[Path]) -> Stamps:
     """What the files are now."""
-    return {path: _stamp(path) for path in files}
+    return {path: _stamps(path) for path in files}
 
 
-def _stamp(path: Path) -> Stamp | None:
+def _stamps(path: Path) -> tuple[Stamp, ...] | None:
     try:
-        return Stamp.of(path.stat())
+        file = path.stat()  # before its links: this finds out a ring of them
+        return (*(Stamp.of(link.lstat()) for link in _links(path)), Stamp.of(file))
     except OSError:
         return None
+
+
+def _links(path: Path) -> Iterator[Path]:
+    """Every symbolic link on the way to a file, in the order in which they are followed."""
+    path = path.absolute()
+    for place in (*reversed(path.parents), path):
+        if place.is_symlink():
+            yield place
+            yield from _links(place.parent / place.readlink() / path.relative_to(place))
+            return
 
 
 class Proof:

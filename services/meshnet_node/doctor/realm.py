@@ -15,7 +15,7 @@ from typing import Protocol
 import anyio
 from msgspec import Struct
 
-from meshnet_events.answers import NodeAnswer
+from meshnet_events.answers import ClockAnswer, NodeAnswer
 from meshnet_events.facts import DEFAULT_POLICY
 from meshnet_node.doctor.check import Check, Silent, Telling, make_waiting_checks
 from meshnet_node.doctor.finding import Diagnosis, Finding, failed, ok, skipped, warning
@@ -44,12 +44,11 @@ class RealmCase(Struct, frozen=True, kw_only=True):
 
     node: str | None
     endpoint: str | None = None
-    ask_clock: Callable[[], Awaitable[int]] | None = None
+    ask_clock: Callable[[], Awaitable[ClockAnswer]] | None = None
     ask_node: Callable[[str], Awaitable[NodeAnswer]] | None = None
     reach: EndpointProbe | None = None
     has_certificate: bool = False
     unasked: str = "no server is named"
-    max_skew_ms: int = DEFAULT_POLICY.max_clock_skew_ms
     clock_ns: Callable[[], int] = time.time_ns
 
 
@@ -63,18 +62,21 @@ async def _clock(case: RealmCase) -> Finding:
         return skipped("clock", case.unasked, _NAME_SERVER)
     before, began = case.clock_ns(), time.monotonic_ns()
     with anyio.fail_after(ASK_TIMEOUT_S):
-        broker = await case.ask_clock()
+        told = await case.ask_clock()
     half = (time.monotonic_ns() - began) // 2
-    skew_ms = (before + half - broker) // _NS_PER_MS
+    skew_ms = (before + half - told.time_ns) // _NS_PER_MS
     beyond_ms = max(0, abs(skew_ms) - half // _NS_PER_MS)
     way = "ahead of" if skew_ms > 0 else "behind"
+    most_ms, by = told.max_clock_skew_ms, ""
+    if most_ms is None:
+        most_ms, by = DEFAULT_POLICY.max_clock_skew_ms, " by the default policy"
     said = (
         f"this machine's clock is {abs(skew_ms):,} ms {way} the broker's (± {half // _NS_PER_MS:,} ms, "
-        f"half the round trip); at most {case.max_skew_ms:,} ms are allowed"
+        f"half the round trip); at most {most_ms:,} ms are allowed{by}"
     )
-    if beyond_ms > case.max_skew_ms:
+    if beyond_ms > most_ms:
         return failed("clock", said, _SET_CLOCK)
-    if beyond_ms > case.max_skew_ms * _WARN_AT:
+    if beyond_ms > most_ms * _WARN_AT:
         return warning("clock", said, _SET_CLOCK)
     return ok("clock", said)
 

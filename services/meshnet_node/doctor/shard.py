@@ -7,7 +7,8 @@
 Then it is known what is to be proven, and `proof` goes on with it: load, version, layout, text, forward.
 
 A target or an earlier identity says what the files should be. Files that are not those are not
-computed with, and there is no report: it would be of something else.
+computed with, and there is no report: it would be of something else. A cut that neither speaks of is a
+warning, also to whoever has just made it: the next owner is told the same of the same file.
 """
 
 import time
@@ -28,16 +29,33 @@ from meshnet_node.doctor.check import (
     make_checks,
     skip_checks,
 )
-from meshnet_node.doctor.expected import Expected, files_faults, label
+from meshnet_node.doctor.expected import Expected, files_faults, is_taken_at_its_word, label
 from meshnet_node.doctor.finding import Diagnosis, Finding, failed, ok, warning
 from meshnet_node.doctor.proof import PROOF_CHECKS, Stamps, probe_capability, proven, stamps_of
 from meshnet_node.foreign import shown
 from meshnet_node.pin import PinError, Pinned, Progress, pin
 from meshnet_node.recipe_identity import RuntimeRecipe
 from meshnet_node.recipe_manifest import RecipeManifest, RecipeManifestError, load_manifest
-from meshnet_node.targets import LockedTarget, LockedTargetError, load_locked_target
+from meshnet_node.targets import (
+    LockedTarget,
+    LockedTargetError,
+    UnknownTarget,
+    load_locked_target,
+)
 
 _FROM_FILES = ("weight_quantization", "tokenizer_revision")
+_AT_ITS_WORD = (
+    "get a locked target from whoever has the whole model and name it with --target; or cut it "
+    "yourself"
+)
+_NO_SUCH_TARGET = (
+    "whoever has the whole model makes the lock with `meshnet node pin MODEL --target NAME`; put the "
+    "file that they give you there, or name its path with --target"
+)
+_NO_SOUND_LOCK = "lock the target, get its lock anew, or name another with --target"
+_NOT_PINNED = (
+    "if that does not say what to do, get the files again: `meshnet node pin` must take them"
+)
 _SHORT = 12
 
 
@@ -45,8 +63,8 @@ class ShardQuestion(Struct, frozen=True, kw_only=True):
     """Which layers of which files are to be proven, and under which recipe.
 
     `layers` are `[start, end)`: by default all that the files hold. `device` is by default the
-    backend's best. `target` names a locked target, `expected` is what the files were before. `watched`
-    gives whoever follows the hashing of large files.
+    backend's best. `target` names a locked target or its file, `expected` is what the files were
+    before. `watched` gives whoever follows the hashing of large files.
     """
 
     files: tuple[Path, ...]
@@ -154,8 +172,10 @@ def _files(case: ShardCase) -> Finding:
     question = case.question
     try:
         target = load_locked_target(question.target) if question.target is not None else None
+    except UnknownTarget as error:
+        return failed("files", str(error), _NO_SUCH_TARGET)
     except LockedTargetError as error:
-        return failed("files", str(error), "lock the target, or name another with --target")
+        return failed("files", str(error), _NO_SOUND_LOCK)
     expected = question.expected
     known = target.artifact if target else expected.artifact if expected else None
     case.stamps = stamps_of(question.files)
@@ -169,7 +189,7 @@ def _files(case: ShardCase) -> Finding:
                 progress=progress,
             )
     except PinError as error:
-        return failed("files", str(error), "get the files again; `meshnet node pin` must take them")
+        return failed("files", str(error), _NOT_PINNED)
     if faults := files_faults(pinned, target, expected):
         return failed(
             "files",
@@ -181,18 +201,22 @@ def _files(case: ShardCase) -> Finding:
     cut = artifact.derived_from
     held = (cut.shard_start, cut.shard_end) if cut else (0, artifact.layer_count)
     start, end = question.layers or held
+    beside = ", counted without next-token-prediction layers" if pinned.nextn_layers else ""
     if not held[0] <= start < end <= held[1]:
         return failed(
             "files",
             f"layers [{start}, {end}) are asked for; the files hold [{held[0]}, {held[1]}) of "
-            f"{artifact.layer_count}, counted without next-token-prediction layers",
+            f"{artifact.layer_count}{beside}",
             "name layers that they hold with --layers, the last not included",
         )
     case.target, case.pinned = target, pinned
     case.selection = ShardSelection(artifact, start, end)
     what = f"layers [{start}, {end}) of {artifact.layer_count}"
     content = f"content {artifact.content_digest[:_SHORT]}{label(pinned, target, expected)}"
-    return ok("files", f"{what}, {content}")
+    found = f"{what}, {content}"
+    if is_taken_at_its_word(pinned, target, expected):
+        return warning("files", found, _AT_ITS_WORD)
+    return ok("files", found)
 
 
 def _recipe(case: ShardCase) -> Finding:

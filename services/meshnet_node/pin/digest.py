@@ -13,9 +13,11 @@ Rules
 - It only ever saves time: unreadable, damaged or from another version, it is ignored and written
   anew; a folder that cannot be written to costs the saving, not the pin.
 - Times are when the bytes were written to (mtime) and when anything of the file changed (ctime), which
-  nobody can put back short of the machine's clock. What a failing disk does to bytes shows in neither;
-  `cache=False` asks the bytes themselves. A file written to in the last two seconds is not remembered,
-  because another write could still leave the same times (file systems count in ticks of up to that).
+  nobody can put back short of the machine's clock. Neither moves for what a failing disk does to bytes,
+  nor, before it is written back, for a write through a shared page that is mapped and dirty already;
+  `cache=False` asks the bytes themselves. A file that either time puts in the last two seconds is not
+  remembered, because another write could still leave the same times (file systems count in ticks of up
+  to that).
 - Two processes at once may each forget what the other has just learnt; neither sees half a file.
 """
 
@@ -87,7 +89,7 @@ def digest_files(files: Sequence[GgufFile], *, cache: bool, meter: Meter) -> tup
             meter.advance(file.stamp.size_bytes)
         else:
             entry = _Entry(file.stamp, _digest(file, meter))
-            if time.time_ns() - file.stamp.mtime_ns > _RECENT_NS:
+            if time.time_ns() - max(file.stamp.mtime_ns, file.stamp.ctime_ns) > _RECENT_NS:
                 known.digests[name] = entry
                 learnt = True
         digests.append(entry.sha256)

@@ -91,6 +91,11 @@ def _ordered(files: Sequence[GgufFile]) -> tuple[GgufFile, ...]:
     if len(parts) == 1 and (parts[0].count or 0) <= 1:
         _check_single(parts[0])
         return (parts[0].file,)
+    if all((part.count or 0) <= 1 and (part.named_count or 1) == 1 for part in parts):
+        raise PinError(
+            f"{', '.join(part.name for part in parts[:_LISTED])}{_and_more(len(parts))}: each is a file"
+            " by itself, no part of a split model; name one of them"
+        )
     lead = next((part for part in parts if part.number == 0), parts[0])
     by_number: dict[int, _Part] = {}
     problems: list[str] = []

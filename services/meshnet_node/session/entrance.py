@@ -75,7 +75,7 @@ async def enter(node: Node, stream: Stream) -> Entered:
     error = handshake_error(mismatches)
     if error is not None:
         raise SessionFailed(error.code, error.detail, responder=responder)
-    held = shard.loaded
+    held = shard.facts
     fault = range_fault(opening, start=held.start, end=held.end, layer_count=held.layer_count)
     if fault is not None:
         raise SessionFailed(pb.ERROR_CODE_RANGE_MISMATCH, fault)

@@ -22,6 +22,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 
 from meshnet_bus.groups import leaves
 from meshnet_node.backends import BackendError, ContextFull, NoTokenizer, Slot, Step
+from meshnet_node.foreign import kind_of
 from meshnet_node.forward import Digests, token_bytes
 from meshnet_node.session.entrance import CallerGone, Stream, enter
 from meshnet_node.session.failure import SessionFailed, plain, violation
@@ -53,14 +54,17 @@ class _Bounds(NamedTuple):
     frame: int
 
 
-async def serve_session(node: Node, stream: Stream) -> None:
-    """Serve one session. Raises SessionFailed, for the caller to hear, or CallerGone."""
+async def serve_session(node: Node, stream: Stream, is_stopping: Callable[[], bool]) -> None:
+    """Serve one session. Raises SessionFailed, for the caller to hear, or CallerGone.
+
+    Cancelled when the caller is gone too, so `is_stopping` tells which of the two it was.
+    """
     opening, shard, seat = await enter(node, stream)
     if opening.purpose == "handshake":
         return
     async with AsyncExitStack() as held:
         held.callback(node.epochs.leave, opening.session[0], seat)
-        held.enter_context(_told(opening))
+        held.enter_context(_told(opening, is_stopping))
         link = await _open_next(node, opening, shard, held)
         bounds = await _agree(node, opening, shard, link)
         slot = await held.enter_async_context(
@@ -70,7 +74,7 @@ async def serve_session(node: Node, stream: Stream) -> None:
 
 
 @contextmanager
-def _told(opening: Opening) -> Iterator[None]:
+def _told(opening: Opening, is_stopping: Callable[[], bool]) -> Iterator[None]:
     """Tell the node's owner that a session runs, and how it ended."""
     session, epoch = opening.session
     which = f"session {plain(session)}, epoch {epoch}, hop {opening.hop}"
@@ -85,7 +89,9 @@ def _told(opening: Opening) -> Iterator[None]:
         raise
     except (CallerGone, anyio.get_cancelled_exc_class()):
         # the usual end of a session to serve: a user who has what they wanted closes the stream
-        _log.info("%s: its caller closed it, or this node is stopping", which)
+        _log.info(
+            "%s: %s", which, "this node is stopping" if is_stopping() else "closed by its caller"
+        )
         raise
     _log.info("%s: over", which)
 
@@ -115,7 +121,7 @@ async def _open_next(
 async def _agree(node: Node, opening: Opening, shard: ServedShard, link: Link | None) -> _Bounds:
     """What every hop from this one on can do, once all of them are ready."""
     limits = node.limits
-    positions = min(limits.positions, shard.loaded.context_length)
+    positions = min(limits.positions, shard.facts.context_length)
     frame = shard.positions_per_frame(limits.positions_per_frame)
     if link is None:
         return _Bounds(positions, frame)
@@ -152,6 +158,8 @@ class _Session:
         self._slot = slot
         self._bounds = bounds
         self._state: State = "running"
+        self._position = 0
+        """How many positions have gone in. Counted here: the slot's own count is the backend's word."""
         self._digests = Digests()
         self._attestation: pb.Attestation | None = None
 
@@ -172,12 +180,12 @@ class _Session:
             raise _first_to_tell(group) from None
 
     async def _say_ready(self) -> None:
-        loaded = self._shard.loaded
+        facts = self._shard.facts
         ready = pb.SessionReady(
             max_positions=self._bounds.positions,
             max_positions_per_frame=self._bounds.frame,
-            end_tokens=sorted(loaded.end_tokens),
-            vocabulary=loaded.vocabulary,
+            end_tokens=sorted(facts.end_tokens),
+            vocabulary=facts.vocabulary,
         )
         await self._up(pb.ResponderFrame(ready=ready))
 
@@ -240,35 +248,39 @@ class _Session:
         most = self._limits.prompt_characters
         if not 0 < len(frame.text) <= most:
             raise violation(f"prompt: {len(frame.text)} characters, expected 1 to {most}")
-        ids = await self._call(lambda: self._shard.loaded.encode(frame.text))
+        ids = await self._call(lambda: tuple(self._shard.loaded.encode(frame.text)))
         await self._up(pb.ResponderFrame(tokens=pb.Tokens(ids=ids)))
 
     async def take_tokens(self, frame: pb.Tokens) -> None:
         if self._opening.hop:
             raise violation("tokens: only the first hop takes token ids")
         self._check_positions(frame.position, len(frame.ids))
-        ids, vocabulary = tuple(frame.ids), self._shard.loaded.vocabulary
+        ids, vocabulary = tuple(frame.ids), self._shard.facts.vocabulary
         if any(token >= vocabulary for token in ids):
             raise violation(f"tokens: an id beyond the vocabulary of {vocabulary}")
         self._digests.entered(token_bytes(ids))
-        step = await self._call(lambda: self._slot.forward_tokens(ids, sample=frame.sample))
+        step = await self._computed(
+            lambda: self._slot.forward_tokens(ids, sample=frame.sample), len(ids)
+        )
         await self._put_out(step, frame.position, len(ids), sample=frame.sample)
 
     async def take_activations(self, frame: pb.Activations) -> None:
         if not self._opening.hop:
             raise violation("activations: the first hop takes token ids")
         self._check_positions(frame.position, frame.count)
-        data, size = frame.data, frame.count * self._shard.loaded.position_bytes
+        data, size = frame.data, frame.count * self._shard.facts.position_bytes
         if len(data) != size:
             raise violation(
                 f"activations: {len(data)} bytes for {frame.count} positions, expected {size}"
             )
         self._digests.entered(data)
-        step = await self._call(lambda: self._slot.forward_activations(data, sample=frame.sample))
+        step = await self._computed(
+            lambda: self._slot.forward_activations(data, sample=frame.sample), frame.count
+        )
         await self._put_out(step, frame.position, frame.count, sample=frame.sample)
 
     def _check_positions(self, position: int, count: int) -> None:
-        at = self._slot.position
+        at = self._position
         if position != at:
             raise violation(f"position {position}, expected {at}: a frame was lost or repeated")
         if not 0 < count <= self._bounds.frame:
@@ -277,6 +289,13 @@ class _Session:
             raise violation(
                 f"{at + count} positions, at most {self._bounds.positions} may go into one session"
             )
+
+    async def _computed(self, forward: Callable[[], Step], count: int) -> Step:
+        step = await self._call(forward)
+        if not isinstance(step, Step):
+            raise BackendError(f"a forward gave {kind_of(step)}, expected a Step")
+        self._position += count
+        return step
 
     async def _put_out(self, step: Step, position: int, count: int, *, sample: bool) -> None:
         if self._link is not None:
@@ -299,21 +318,25 @@ class _Session:
             return b""
 
     async def take_next_token(self, frame: pb.Tokens) -> None:
-        if len(frame.ids) != 1 or frame.ids[0] >= self._shard.loaded.vocabulary:
+        if len(frame.ids) != 1 or frame.ids[0] >= self._shard.facts.vocabulary:
             raise self._next_failed(violation("a token that is none"))
         await self._return_token(frame.ids[0], frame.text)
 
     async def _return_token(self, token: int, text: bytes) -> None:
         self._state = "running"
         self._digests.generated(token)
-        tokens = pb.Tokens(position=self._slot.position, ids=[token], text=text)
+        tokens = pb.Tokens(position=self._position, ids=[token], text=text)
         await self._up(pb.ResponderFrame(tokens=tokens))
 
     async def _call(self, work: Callable[[], _T]) -> _T:
         try:
             return await self._shard.call(work)
         except NoTokenizer as error:
-            raise SessionFailed(pb.ERROR_CODE_UNAVAILABLE, str(error), retryable=False) from error
+            raise SessionFailed(
+                pb.ERROR_CODE_UNAVAILABLE,
+                f"a text was sent to a node that takes token ids alone: {error}",
+                retryable=False,
+            ) from error
         except ContextFull as error:
             raise violation(str(error)) from error
 

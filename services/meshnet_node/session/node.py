@@ -4,6 +4,7 @@ A session asks of a `Node` and never changes what it is. What does change is kep
 object: which sessions there have been (`epochs`), and the newest result of every handshake.
 """
 
+import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -19,14 +20,23 @@ from meshnet_events.answers import AnswerType
 from meshnet_events.facts import Fact
 from meshnet_events.keys import EventKey
 from meshnet_events.queries import Query
-from meshnet_node.backends import BackendError, LoadedShard, Slot
-from meshnet_node.foreign import fault_text
+from meshnet_node.backends import (
+    BackendError,
+    ContextFull,
+    LoadedShard,
+    NotFinite,
+    NoTokenizer,
+    Slot,
+)
+from meshnet_node.foreign import fault_text, said_by
 from meshnet_node.handshake import Results, Role, result
 from meshnet_node.recipe_identity import ShardIdentity
 from meshnet_node.session.epochs import Epochs
 from meshnet_node.session.link import Caller, Link, Meeting, Request, open_link
 from meshnet_node.session.transport import MAX_FRAME_DATA_BYTES, Tls
+from meshnet_node.shard_facts import ShardFacts
 
+_log = logging.getLogger("meshnet_node.session")
 _T = TypeVar("_T")
 
 
@@ -69,15 +79,25 @@ class CallAbandoned(BackendError):
 
 
 class ServedShard:
-    """A shard that sessions may compute with: its identity, and the layers as they are loaded."""
+    """A shard that sessions may compute with: its identity, and the layers as they are loaded.
+
+    `loaded` is touched in `call` alone, its attributes too; what it says of itself are `facts`.
+    """
 
     def __init__(
-        self, shard_id: str, identity: ShardIdentity, loaded: LoadedShard, *, synthetic: bool
+        self,
+        shard_id: str,
+        identity: ShardIdentity,
+        loaded: LoadedShard,
+        facts: ShardFacts,
+        *,
+        synthetic: bool,
     ) -> None:
         self.shard_id = shard_id
         self.identity = identity
         self.fingerprint = identity.fingerprint
         self.loaded = loaded
+        self.facts = facts
         self.synthetic = synthetic
         self.turn = anyio.CapacityLimiter(1)
         """Whose turn it is: a backend is called from one thread at a time."""
@@ -102,17 +122,17 @@ class ServedShard:
         which a task that gRPC itself cancels is not (`Responder`). Only `abandon` ends the waiting:
         raises CallAbandoned, then and from then on.
 
-        A backend that asks the process to end (SystemExit, KeyboardInterrupt) has failed, and no more:
-        let through, it would end the event loop and leave the process standing.
+        Whatever the backend raises comes as a `BackendError`, its text asked for in the thread. So one
+        that asks the process to end (SystemExit, KeyboardInterrupt) has failed, and no more: let
+        through, it would end the event loop and leave the process standing.
         """
 
         def guarded() -> _T:
             try:
                 return work()
-            except Exception:
-                raise
-            except BaseException as error:
-                raise BackendError(fault_text(error)) from error
+            except BaseException as error:  # noqa: BLE001 - it is raised again, as one of ours
+                _log.debug("a call of the backend", exc_info=error)
+                raise _as_ours(error) from None
 
         async with self.turn:
             if not self._is_abandoned:
@@ -140,15 +160,27 @@ class ServedShard:
     async def slot(self, start: int, end: int, *, positions: int) -> AsyncIterator[Slot]:
         """A slot of layers `[start, end)` for as long as it is needed."""
         slot = await self.call(lambda: self.loaded.open(start, end, positions=positions))
+
+        def close() -> None:
+            slot.close()
+
         try:
             yield slot
         finally:
             with anyio.CancelScope(shield=True):
-                await self.call(slot.close)
+                await self.call(close)
 
     def positions_per_frame(self, most: int) -> int:
         """How many positions fit one frame, at most `most`."""
-        return max(1, min(most, MAX_FRAME_DATA_BYTES // self.loaded.position_bytes))
+        return max(1, min(most, MAX_FRAME_DATA_BYTES // self.facts.position_bytes))
+
+
+def _as_ours(error: BaseException) -> BackendError:
+    """What backend code raised, as one of the errors that a backend is known to have."""
+    for kind in (NoTokenizer, ContextFull, NotFinite, BackendError):
+        if isinstance(error, kind):
+            return kind(said_by(error))
+    return BackendError(fault_text(error))
 
 
 class Node(Struct, kw_only=True):

@@ -160,7 +160,7 @@ class Responder:
                     tasks.cancel_scope.cancel()
 
                 async def serve_to_its_end() -> None:
-                    await serve_session(self.node, stream)
+                    await serve_session(self.node, stream, self._stopping.is_set)
                     tasks.cancel_scope.cancel()
 
                 tasks.start_soon(end_when_stopping)

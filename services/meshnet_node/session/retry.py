@@ -1,6 +1,8 @@
 """A neighbour that refused, or was refused, is met again: a session in which nothing is computed.
 
 Whoever comes to accept publishes so, and so does the other side: the pair may compute together again.
+Nothing that a peer or a tracker says ends the node: what nobody foresaw is logged, and the pair waits
+for the next time.
 """
 
 import logging
@@ -23,6 +25,13 @@ _log = logging.getLogger("meshnet_node.session")
 
 async def try_again(node: Node, refused: Refused) -> None:
     """Shake hands once more with a peer, if it is still there in that boot under our recipe."""
+    try:
+        await _meet(node, refused)
+    except Exception:  # noqa: BLE001 - one pair's fault must not be the process's
+        _log.exception("%s was not met again, for a reason that nobody foresaw", refused.peer.node)
+
+
+async def _meet(node: Node, refused: Refused) -> None:
     shard = node.shards.get(refused.shard_id)
     if shard is None or refused.peer.our_boot_id != node.boot_id:
         return

@@ -69,7 +69,7 @@ def _part(node: Node, opening: Opening, shard: ServedShard, seen: Seen) -> Part:
         route_epoch=terms.route_epoch,
         model_artifact_digest=shard.fingerprint.model_artifact_digest,
         runtime_recipe_digest=shard.fingerprint.runtime_recipe_digest,
-        layer_count=shard.loaded.layer_count,
+        layer_count=shard.facts.layer_count,
         synthetic=shard.synthetic,
         index=opening.hop,
         before=(terms.keys.caller, terms.boots.caller) if opening.hop else None,

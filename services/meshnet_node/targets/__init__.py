@@ -46,6 +46,7 @@ Rules
 - `"lock": null` is a target nobody here had the files of. Loading it says how to complete it. A
   digest is never made up.
 - A lock in the user's folder (`target_directory()`) goes before the one shipped with this package.
+- Whoever was given a lock puts it there, or names its path: what holds a `/` or ends in `.json`.
 """
 
 from collections.abc import Sequence
@@ -58,6 +59,7 @@ from msgspec import Meta, Struct
 
 from meshnet_node.challenge import CHALLENGE
 from meshnet_node.files import read_file, replace_file
+from meshnet_node.foreign import shown
 from meshnet_node.recipe_identity import (
     RECIPE_AXES,
     ArtifactIdentity,
@@ -228,20 +230,28 @@ def target_directory() -> Path:
     return platformdirs.user_config_path("meshnet") / "targets"
 
 
-def load_target_facts(name: str) -> TargetFacts:
-    """What a target should be, whether it is locked or not.
+def own_lock(name: str) -> Path:
+    """Where the user's own lock of this target is, or would be. Raises LockedTargetError for no name."""
+    if not name.replace("_", "").replace("-", "").isalnum() or not name.isascii():
+        raise LockedTargetError("target: expected a name of letters, digits, `-` and `_`")
+    return target_directory() / f"{name}.json"
 
-    Raises UnknownTarget when there is none of this name, or LockedTargetError.
+
+def load_target_facts(named: str) -> TargetFacts:
+    """What a target should be, whether it is locked or not. It is named, or its file is.
+
+    Raises UnknownTarget when there is none, or LockedTargetError.
     """
-    return _facts(_read(_path(name), name))
+    path = _path(named)
+    return _facts(_read(path, path.stem))
 
 
-def load_locked_target(name: str) -> LockedTarget:
-    """The target called `name`, every digest checked.
+def load_locked_target(named: str) -> LockedTarget:
+    """The target that is named, or whose file is, every digest checked.
 
-    Raises TargetNotLocked, saying how to lock it, or LockedTargetError.
+    Raises TargetNotLocked, saying how to lock it, UnknownTarget, or LockedTargetError.
     """
-    return read_locked_target(_path(name), name=name)
+    return read_locked_target(_path(named))
 
 
 def read_locked_target(path: Path, *, name: str | None = None) -> LockedTarget:
@@ -319,11 +329,11 @@ def set_digest(file_digests: Sequence[str]) -> str:
     return canonical_sha256({"domain": SET_DOMAIN, "body": {"files": list(file_digests)}})
 
 
-def _path(name: str) -> Path:
-    if not name.replace("_", "").replace("-", "").isalnum() or not name.isascii():
-        raise LockedTargetError("target: expected a name of letters, digits, `-` and `_`")
-    own = target_directory() / f"{name}.json"
-    return own if own.is_file() else _SHIPPED / f"{name}.json"
+def _path(named: str) -> Path:
+    if "/" in named or named.endswith(".json"):
+        return Path(named)
+    own = own_lock(named)
+    return own if own.is_file() else _SHIPPED / own.name
 
 
 def _read(path: Path, name: str) -> _TargetFile:
@@ -332,10 +342,12 @@ def _read(path: Path, name: str) -> _TargetFile:
             read_file(path, "target", most_bytes=MAX_TARGET_BYTES), type=_TargetFile
         )
     except FileNotFoundError:
+        if path.parent != _SHIPPED:
+            raise UnknownTarget(f"target {name}: there is no file {path}") from None
         shipped = ", ".join(sorted(entry.stem for entry in _SHIPPED.glob("*.json")))
         raise UnknownTarget(
-            f"target {name}: there is no {path.name} in {target_directory()}, and this package has "
-            f"only: {shipped}"
+            f"target {name}: there is no {path.name} in {target_directory()}, where a lock that you "
+            f"were given goes, and this package has only: {shipped}"
         ) from None
     except (msgspec.MsgspecError, RecursionError) as error:
         raise LockedTargetError(f"target {name}: {path} is not a locked target: {error}") from error
@@ -346,7 +358,10 @@ def _read(path: Path, name: str) -> _TargetFile:
             f"expected 1 to total_artifact_layers, {layers.total_artifact_layers}"
         )
     if content.name != name:
-        raise LockedTargetError(f"target {name}: name: found another, expected {name!r}")
+        raise LockedTargetError(
+            f"target {name}: name: found {shown(content.name)}, expected {name!r}, as {path.name} is "
+            "called after its target"
+        )
     return content
 
 

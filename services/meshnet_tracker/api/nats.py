@@ -91,7 +91,11 @@ class TrackerApi:
             return self._refused(
                 QueryError(UNAVAILABLE, f"the stream's leader does not tell its time: {error}")
             )
-        return Reply(sequence=self._projector.folded, answer=ClockAnswer(time_ns))
+        projector, answer = self._projector, ClockAnswer(time_ns)
+        if self._why_not() is None:
+            policy = projector.state.policy
+            answer = ClockAnswer(time_ns, policy.max_clock_skew_ms, policy.max_report_age_ms)
+        return Reply(sequence=projector.folded, answer=answer)
 
     async def _head(self, query: HeadQuery) -> Reply[Any]:
         state = self._projector.state

@@ -3,7 +3,7 @@
 A recipe gets one sentence, the first line of its page:
 
     dark since sequence 12: no distributed forward has certified it yet; a certifying route exists
-    over n1 and n2
+    over n1 and n2, and `meshnet node certify` runs one
 
 A claim gets one for each reason that bars it, in the order of the eligibility table: the reason,
 since which sequence where the rows tell, what happened, and what would flip it:
@@ -77,7 +77,8 @@ def _outlook(state: State, recipe_key: str, purpose: Purpose, liveness: Liveness
     adjective = "serving" if purpose == "serve" else "certifying"
     if isinstance(found, Route):
         nodes = tuple(hop.node for hop in found.hops)
-        return f"a {adjective} route exists over {_list(state, nodes)}"
+        next_step = ", and `meshnet node certify` runs one" if purpose == "certify" else ""
+        return f"a {adjective} route exists over {_list(state, nodes)}{next_step}"
     return f"no {adjective} route exists: {'; '.join(one.detail for one in found.obstacles)}"
 
 
@@ -123,7 +124,7 @@ def _sentence(state: State, claim: Claim, reason: str) -> str:
             recipe = state.recipes[claim.recipe_key or ""]
             return (
                 f"dark since sequence {recipe.status_sequence}: no distributed forward has certified "
-                "the recipe yet. All participants of one must attest it."
+                "the recipe yet. `meshnet node certify` runs one, which all its nodes must attest."
             )
         case codes.REVOKED:
             recipe = state.recipes[claim.recipe_key or ""]

@@ -44,7 +44,7 @@ def test_a_dark_recipe_says_over_whom_it_could_be_certified(lab):
     known = lab.recipe().sequence
     assert why_recipe(lab.state, R.key) == (
         f"dark since sequence {known}: no distributed forward has certified it yet; "
-        "a certifying route exists over n1 of Ada and n2 of Ada"
+        "a certifying route exists over n1 of Ada and n2 of Ada, and `meshnet node certify` runs one"
     )
 
 
@@ -197,7 +197,7 @@ def test_a_claim_of_a_dark_recipe_says_what_would_certify_it(lab):
     then = lab.register("n1[0,14)")
     assert why(lab) == (
         f"dark since sequence {then.record.sequence}: no distributed forward has certified the "
-        "recipe yet. All participants of one must attest it."
+        "recipe yet. `meshnet node certify` runs one, which all its nodes must attest."
     )
 
 

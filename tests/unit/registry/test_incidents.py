@@ -25,13 +25,16 @@ CASES = {
         "cases"
     ]
 }
+# the doctor compares what is declared with what runs; pinning derives the tokenizer revision from the
+# file; a session is bound to the boot that opened it
 ELSEWHERE = {
-    "version-of-another-binary": "the doctor compares what is declared with what runs",
-    "same-weights-other-pretokenizer": "pinning derives the tokenizer revision from the file",
-    "peer-restarted-same-address": "a session is bound to the boot that opened it",
+    "version-of-another-binary": "unit/test_incidents_node.py",
+    "same-weights-other-pretokenizer": "unit/test_incidents_node.py",
+    "peer-restarted-same-address": "integration/test_incidents_session.py",
 }
+# the node compares fingerprints before a session
 VERDICTS_ELSEWHERE = {
-    ("protocol-patch-differs", "handshake"): "the node compares fingerprints before a session",
+    ("protocol-patch-differs", "handshake"): "integration/test_incidents_session.py",
 }
 
 # the incidents' words for why there is no route, as the code and what its sentence must say
@@ -63,6 +66,11 @@ def test_every_incident_is_played_here_or_has_its_place_elsewhere():
     assert set(ELSEWHERE) < set(CASES)
     for name, kind in VERDICTS_ELSEWHERE:
         assert any(kind in verdict for verdict in CASES[name]["then"])
+    by_name = ELSEWHERE | {name: where for (name, _), where in VERDICTS_ELSEWHERE.items()}
+    for name, where in by_name.items():
+        tests = (Path(__file__).parents[2] / where).read_text().split("\ndef ")
+        tests = [test for part in tests for test in part.split("\nasync def ")]
+        assert any(f'CASES["{name}"]' in test and test.startswith("test_") for test in tests), name
 
 
 class Incident:

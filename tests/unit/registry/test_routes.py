@@ -415,8 +415,23 @@ def test_a_node_that_would_be_named_twice_is_told_as_such():
 def test_demands_that_are_only_together_in_the_way_are_all_named():
     state = registry("a@h1[0,28)", "b@h2[0,28)", "c@h3[0,28)")
     assert obstacles(state, "certify") == {
-        "nodes": "a certifying route needs 2 distinct nodes; one hop already covers the model",
-        "hosts": "a certifying route needs 2 distinct hosts; one hop already covers the model",
+        "nodes": "a certifying route needs 2 distinct nodes; one hop already covers the model: "
+        "nodes must serve fewer layers each",
+        "hosts": "a certifying route needs 2 distinct hosts; one hop already covers the model: "
+        "nodes must serve fewer layers each",
+    }
+
+
+def test_where_no_node_has_a_group_or_no_host_counts_that_is_said_and_not_that_there_are_too_few():
+    alone = registry("a@h1[0,28)", groups={"a": ""})
+    assert obstacles(alone, "certify")["groups"] == (
+        "a certifying route needs 1 distinct group; no node of the best without that has one"
+    )
+    assert "groups" not in obstacles(registry("a@h1[0,28)", groups={"a": "g"}), "certify")
+    declared = registry("a@~h1[0,14)", "b@~h2[14,28)")
+    assert obstacles(declared, "certify") == {
+        "hosts": "a certifying route needs 2 distinct hosts; declared hosts do not count under this "
+        "policy, and the best without that has no others"
     }
 
 

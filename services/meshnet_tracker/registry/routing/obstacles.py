@@ -106,6 +106,13 @@ def _refusal(problem: Problem, one: str, other: str) -> str:
     return f"{one} and {other} refused one another"
 
 
+_NONE_COUNTS = {
+    "host": "declared hosts do not count under this policy, and the best without that has no others",
+    "group": "no node of the best without that has one",
+}
+"""Why a chain, which is always of some node, can be of no host and of no group."""
+
+
 def _too_few(noun: str, found: int, asked: int, hops: int) -> str:
     if found >= asked:  # enough nodes, yet one of them twice
         return (
@@ -113,8 +120,10 @@ def _too_few(noun: str, found: int, asked: int, hops: int) -> str:
             f"the best without that names {found} in {hops} hops"
         )
     needs = f"a certifying route needs {asked} distinct {noun}{_plural(asked)}"
+    if not found:
+        return f"{needs}; {_NONE_COUNTS[noun]}"
     if hops == 1:
-        return f"{needs}; one hop already covers the model"
+        return f"{needs}; one hop already covers the model: nodes must serve fewer layers each"
     return f"{needs}; the best without that has {found}"
 
 
