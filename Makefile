@@ -1,4 +1,4 @@
-# `make help` lists the tasks. Nothing needs them: each is one command you can run yourself.
+# `make help` lists the tasks. Nothing needs them: `make -n TASK` shows what one runs.
 PYTHON ?= python3
 BIN := .venv/bin
 # a test process for each processor; one that is done takes tests from one that is not

@@ -11,7 +11,7 @@ outbox        the same through crashes, for a node
 kept_chain    the piece of a chain that an outbox keeps, in agreement with the stream
 outbox_file   its file
 place         an issuer's place in its chain, judged
-recovery      finding it when nothing of it is kept
+recovery      finding it: in the stream, or by a tracker's word
 reader        every record once, in order, for ever
 feed          the raw pull beneath it
 history       is this still the history that was read?

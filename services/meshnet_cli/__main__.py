@@ -20,6 +20,9 @@ def run(arguments: list[str]) -> int:
     # gRPC would print its own lines beside what we say; it reads this when it is imported
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     _forget_empty_variables()
+    # one that was closed before we began: nobody reads it, and that is no reason to fail
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: PTH123, SIM115 - it stays open
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: PTH123, SIM115 - likewise
     for stream in (sys.stdout, sys.stderr):
         # a terminal that cannot show a glyph is no reason to fail
         stream.reconfigure(errors="replace")  # type: ignore[union-attr] # text files, both

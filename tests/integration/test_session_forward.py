@@ -28,13 +28,14 @@ async def test_a_route_of_shards_says_what_the_whole_model_says(cuts):
             assert await tokens_of(route, PROMPT, 8) == whole_model(PROMPT, 8)
 
 
-async def test_every_participant_attests_the_same_evidence():
+async def test_every_participant_attests_the_same_evidence(caplog):
     async with lab() as lab_:
         parts = [await lab_.start(0, 2), await lab_.start(2, 4), await lab_.start(4, LAYERS)]
         async with lab_.open(*(part.hop() for part in parts)) as route:
             out = await tokens_of(route, PROMPT, 6)
             done = await route.certify(completed_at_ms=parts[0].node.clock_ms())
     assert done.is_complete
+    assert caplog.text == "", "there is nothing to warn of"
     assert [one.sequence > 0 for one in done.attestations] == [True] * 3
     said = [part.said.of(ATTESTED) for part in parts]
     assert [len(words) for words in said] == [1, 1, 1]

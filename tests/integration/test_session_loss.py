@@ -4,6 +4,7 @@ import itertools
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -85,9 +86,15 @@ async def is_lost(lab_, parts, stage, lose):
         assert not done.is_complete
 
 
+def warned(caplog):
+    """The hops whose owners are warned of what became of their session."""
+    said = [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+    return {int(found[1]) for text in said if (found := re.match(r"session .*, hop (\d+): ", text))}
+
+
 @pytest.mark.parametrize("how", ["cut", "silence"])
 @pytest.mark.parametrize("stage", STAGES)
-async def test_a_wire_between_two_hops_that_is_lost_certifies_nothing(stage, how):
+async def test_a_wire_between_two_hops_that_is_lost_certifies_nothing(stage, how, caplog):
     async with lab() as lab_:
         left = await lab_.start(0, 3, limits=SHORT)
         right = await lab_.start(3, LAYERS, limits=SHORT)
@@ -103,11 +110,13 @@ async def test_a_wire_between_two_hops_that_is_lost_certifies_nothing(stage, how
             assert time.monotonic() - began < 4
             assert right.said.of(ATTESTED) == []
             await freed(left, right)
+        assert 0 in warned(caplog) or stage == "before attest"
+        assert 1 in warned(caplog) or stage == "before open", "the hop that was there is told too"
 
 
 @pytest.mark.parametrize("how", ["cut", "silence"])
 @pytest.mark.parametrize("stage", STAGES[1:])
-async def test_a_driver_that_is_lost_frees_every_hop(stage, how, monkeypatch):
+async def test_a_driver_that_is_lost_frees_every_hop(stage, how, monkeypatch, caplog):
     for name in ("STEP_TIMEOUT_S", "ATTEST_TIMEOUT_S"):
         monkeypatch.setattr(f"meshnet_node.session.driver.{name}", 0.5)
     async with lab() as lab_:
@@ -123,6 +132,7 @@ async def test_a_driver_that_is_lost_frees_every_hop(stage, how, monkeypatch):
                 await drive(lab_, (left, right), stage, lose)
             assert caught.value.hop == 0
             await freed(left, right)
+        assert warned(caplog) == {0, 1}, "the owner of every node is told"
         assert left.said.of(ATTESTED) == right.said.of(ATTESTED) == []
 
 

@@ -31,8 +31,8 @@ from meshnet_cli.publishing import source_of
 from meshnet_cli.reaching import read_tls
 from meshnet_cli.state_source import load
 from meshnet_events.answers import RecipeAnswer
-from meshnet_events.forms import is_key
-from meshnet_events.queries import RecipeQuery
+from meshnet_events.forms import MAX_INTEGER, is_key
+from meshnet_events.queries import BEHIND, RecipeQuery
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -199,9 +199,17 @@ def _challenge(route: "Route") -> tuple[int, ...]:
 
 async def _status_after(asker: "Asker", driven: Driven, done: "Certification") -> RecipeAnswer:
     """What the recipe is, once the tracker has seen every attestation that is stored."""
+    key = driven.answer.recipe_key
+    # where an attestation is, its node says; one that names a sequence far off keeps nobody waiting
     last = max((one.sequence for one in done.attestations), default=0)
     try:
-        return await asker.ask(RecipeQuery(recipe=driven.answer.recipe_key, min_sequence=last))
+        try:
+            return await asker.ask(RecipeQuery(recipe=key, min_sequence=min(last, MAX_INTEGER)))
+        except QueryRefused as refusal:
+            if refusal.code != BEHIND:
+                raise
+            note(f"a tracker has not seen every attestation that a node says it stored: {refusal}")
+            return await asker.ask(RecipeQuery(recipe=key))
     except QueryRefused as refusal:
         raise refused(refusal) from refusal
     except Unreachable as error:

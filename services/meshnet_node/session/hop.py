@@ -88,10 +88,11 @@ def _told(opening: Opening, is_stopping: Callable[[], bool]) -> Iterator[None]:
         _log.warning("%s: failed: %s", which, failure)
         raise
     except (CallerGone, anyio.get_cancelled_exc_class()):
+        before = f"hop {opening.hop - 1}" if opening.hop else "its driver"
+        how = "this node is stopping" if is_stopping() else f"{before} closed it or went away"
         # the usual end of a session to serve: a user who has what they wanted closes the stream
-        _log.info(
-            "%s: %s", which, "this node is stopping" if is_stopping() else "closed by its caller"
-        )
+        level = logging.WARNING if opening.purpose == "certify" else logging.INFO
+        _log.log(level, "%s: %s", which, how)
         raise
     _log.info("%s: over", which)
 
