@@ -1,8 +1,8 @@
 # `make help` lists the tasks. Nothing needs them: `make -n TASK` shows what one runs.
 PYTHON ?= python3
 BIN := .venv/bin
-# a test process for each processor; one that is done takes tests from one that is not
-PARALLEL := --numprocesses auto --dist worksteal
+# a test process for each processor, each given one file of tests after another
+PARALLEL := --numprocesses auto --dist loadfile
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -17,6 +17,7 @@ import asyncio
 import logging
 import os
 import re
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -207,6 +208,8 @@ def _said(reason: Exception) -> str:
 
     asyncio wraps those in its own, and of several addresses' errors keeps but one text.
     """
+    if isinstance(reason, ssl.SSLError):  # its number is OpenSSL's, and no number of the system's
+        return reason.strerror or str(reason)
     if isinstance(reason, OSError):
         numbers = (reason.errno, *map(int, _ERRNO.findall(str(reason))))
         found = dict.fromkeys(os.strerror(number) for number in numbers if number and number > 0)

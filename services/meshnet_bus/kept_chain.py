@@ -13,7 +13,7 @@ or under a file that is an older copy of itself. Then the stream itself tells wh
 the newest kept event that still lies where it was stored is looked for (a few reads, as a rule one),
 and from it the chain is followed through our own records, as every reader follows it. A tracker could
 not tell, for it may still hold what the stream lost. Nothing but a missing event lets any be sent
-again, and nothing is signed behind less than the stream holds. (All this is read as `root` reads
+again, and nothing is sent behind less than the stream holds. (All this is read as `root` reads
 record 1, so it takes no further grant.)
 
 What no one can tell apart from the true tail is a last record at the very sequence where our last

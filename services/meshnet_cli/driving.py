@@ -122,15 +122,17 @@ async def plan_route(
     *,
     key: EventKey,
     exclude: Collection[str] = (),
+    lost: Collection[str] = (),
     tls: "Tls | None" = None,
 ) -> Driven:
     """A route for `purpose` from a tracker, for `key` to drive in a boot of its own.
 
-    Raises `CliError` when there is none, with what is in the way.
+    It goes without the nodes that whoever asks excludes, and without those that were lost. Raises
+    `CliError` when there is none, with what is in the way.
     """
     try:
         answer = await asker.ask(
-            PlanQuery(purpose=purpose, recipe=recipe, exclude=tuple(sorted(exclude)))
+            PlanQuery(purpose=purpose, recipe=recipe, exclude=tuple(sorted({*exclude, *lost})))
         )
     except QueryRefused as refusal:
         raise refused(refusal) from refusal
@@ -140,6 +142,8 @@ async def plan_route(
             f"\n  {look.one_line(f'{one.code}: {one.detail}')}" for one in answer.obstacles
         )
         helps = for_a_route((one.code for one in answer.obstacles), answer.recipe_key, exclude)
+        if failed := ", ".join(look.short(node) for node in sorted(lost)):
+            helps = (*helps, f"left out after it failed: {failed}; run it again later")
         raise CliError(f"no route to {purpose} {short}:{listed}", "\n  ".join(helps))
     fingerprint = CompatibilityFingerprint(**msgspec.structs.asdict(answer.fingerprint))
     hops = tuple(

@@ -20,7 +20,10 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import NoReturn, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, NoReturn, TypeVar, TypeVarTuple
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskStatus
 
 _T = TypeVar("_T")
 _Args = TypeVarTuple("_Args")
@@ -47,22 +50,26 @@ class ToldToStop(Exception):
 
 
 def run_until_told(work: Callable[[*_Args], Awaitable[_T]], *arguments: *_Args) -> _T:
-    """Do asynchronous `work`. A signal that tells to stop cancels it; then raise `ToldToStop`."""
+    """Do asynchronous `work`. A signal that tells to stop cancels it; then raise `ToldToStop`.
+
+    A second one has its usual effect: whoever sends it does not want to wait.
+    """
     import anyio
 
     async def run() -> _T:
         told: list[int] = []
         done: list[_T] = []
-        with anyio.open_signal_receiver(*stop_signals()) as signals:
-            async with anyio.create_task_group() as tasks:
+        async with anyio.create_task_group() as tasks:
 
-                async def listen() -> None:
+            async def listen(*, task_status: "TaskStatus[None]") -> None:
+                with anyio.open_signal_receiver(*stop_signals()) as signals:
+                    task_status.started()
                     told.append(await anext(aiter(signals)))
-                    tasks.cancel_scope.cancel()
-
-                tasks.start_soon(listen)
-                done.append(await work(*arguments))
                 tasks.cancel_scope.cancel()
+
+            await tasks.start(listen)
+            done.append(await work(*arguments))
+            tasks.cancel_scope.cancel()
         if told:
             raise ToldToStop(told[0])
         return done[0]

@@ -117,10 +117,10 @@ def table(*columns: str, right: Iterable[str] = (), flexible: Iterable[str] = ()
 
     class Quiet(Table):
         def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
-            least = -_GAP
+            least, wide = -_GAP, options.update(max_width=_UNBOUNDED)
             for name, column in zip(columns, self.columns, strict=True):
-                widths = (Measurement.get(console, options, cell).maximum for cell in column.cells)
-                widest = max(len(name), *widths)
+                widths = (Measurement.get(console, wide, cell).maximum for cell in column.cells)
+                widest = max([len(name), *widths])
                 least += _GAP + (min(widest, _LEAST) if name in may_give_way else widest)
             if least <= options.max_width:
                 yield from super().__rich_console__(console, options)
@@ -146,6 +146,7 @@ def table(*columns: str, right: Iterable[str] = (), flexible: Iterable[str] = ()
 
 
 _GAP = 2
+_UNBOUNDED = 1_000_000
 _LEAST = 12
 """What a column that gives way keeps, in characters."""
 

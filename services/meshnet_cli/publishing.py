@@ -16,6 +16,7 @@ import anyio
 import msgspec
 
 from meshnet_bus.api import Published
+from meshnet_bus.asker import Asker, ask_head
 from meshnet_bus.client import closing, connect
 from meshnet_bus.outbox import Outbox
 from meshnet_bus.outbox_file import OutboxInUse
@@ -136,7 +137,10 @@ async def _hand_over(
     async with AsyncExitStack() as stack:
         nc = await stack.enter_async_context(closing(await connect(server, name=CLIENT_NAME)))
         try:
-            outbox = await stack.enter_async_context(Outbox.open(directory.outbox, nc, realm, key))
+            ask = ask_head(Asker(nc, realm), key.public)
+            outbox = await stack.enter_async_context(
+                Outbox.open(directory.outbox, nc, realm, key, ask_head=ask)
+            )
         except OutboxInUse as error:
             raise CliError(
                 f"the outbox {directory.outbox} is in use by another process; nothing was published",

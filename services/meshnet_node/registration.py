@@ -1,7 +1,6 @@
 """The fact that registers a shard, made of what its owner declares and what the doctor proved."""
 
 import time
-from collections.abc import Iterable
 
 import msgspec
 from msgspec import Struct
@@ -26,7 +25,8 @@ class Offer(Struct, frozen=True):
     def admit(self, broker: ClockAnswer | None = None) -> None:
         """Raise CapabilityAdmissionError unless the proof is fresh, passed, and about just this.
 
-        How fresh is judged by this machine's clock and the default policy, or as `broker` tells.
+        How fresh is judged by the broker's clock and the policy in force, as the registry will, where
+        `broker` tells them; else by this machine's clock and the default policy.
         """
         requirement = AdmissionRequirement.for_identity(self.identity, device=self.device)
         if broker is None:
@@ -36,33 +36,28 @@ class Offer(Struct, frozen=True):
             requirement = replace(requirement, max_age_seconds=age_ms / 1e3)
         if (skew_ms := broker.max_clock_skew_ms) is not None:
             requirement = replace(requirement, max_clock_skew_seconds=skew_ms / 1e3)
-        admit(requirement, self.report, now=broker.time_ns / 1e9)
-
-
-def admit_by_broker(offers: Iterable[Offer], broker: ClockAnswer) -> None:
-    """Check the proofs by the broker's clock and the policy in force, as the registry will.
-
-    Raises CapabilityAdmissionError, with how far the two clocks are apart.
-    """
-    for offer in offers:
         try:
-            offer.admit(broker)
+            admit(requirement, self.report, now=broker.time_ns / 1e9)
         except CapabilityAdmissionError as refusal:
             apart = time.time() - broker.time_ns / 1e9
+            if abs(apart) <= requirement.max_clock_skew_seconds:
+                raise
             raise CapabilityAdmissionError(
                 refusal.reason,
-                f"by the broker's clock, as the registry judges {offer.shard_id}: {refusal.message}. "
+                f"by the broker's clock, as the registry judges {self.shard_id}: {refusal.message}. "
                 f"This machine's clock is {abs(apart):,.0f} s {'ahead of' if apart > 0 else 'behind'} "
                 "the broker's: set it by a time server (NTP), and prove the shard again",
             ) from refusal
 
 
-def registration(offer: Offer, *, boot_id: str, endpoint: str, host: Host) -> ShardRegistered:
-    """The fact that registers `offer`, once its proof was admitted here.
+def registration(
+    offer: Offer, *, boot_id: str, endpoint: str, host: Host, broker: ClockAnswer | None = None
+) -> ShardRegistered:
+    """The fact that registers `offer`, once its proof was admitted here (`Offer.admit`).
 
     Raises CapabilityAdmissionError, and ValueError for what the contract has no form for.
     """
-    offer.admit()
+    offer.admit(broker)
     return ShardRegistered(
         boot_id=boot_id,
         capability=offer.report.to_fact(),

@@ -18,7 +18,7 @@ import logging
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
-from typing import Literal
+from typing import Literal, TypeVar
 
 import anyio
 from msgspec import Struct
@@ -38,7 +38,7 @@ from meshnet_events.queries import NOT_FOUND, ClaimQuery, ClockQuery, NodeQuery
 from meshnet_node.admission import CapabilityAdmissionError
 from meshnet_node.backends import LoadedShard
 from meshnet_node.directory import NodeDirectory
-from meshnet_node.registration import Offer, admit_by_broker, registration
+from meshnet_node.registration import Offer, registration
 from meshnet_node.session.node import Limits, Node, ServedShard
 from meshnet_node.session.responder import CALLS_TIMEOUT_S, Responder, serve
 from meshnet_node.session.retry import try_again
@@ -89,6 +89,7 @@ class LoadedOffer(Struct, frozen=True):
     facts: ShardFacts
 
 
+_T = TypeVar("_T")
 Kind = Literal[
     "listening", "registered", "verdict", "trouble", "answering", "withdrawn", "abandoned"
 ]
@@ -123,7 +124,7 @@ async def serve_node(
     come back from: `abandoned`.
 
     Raises NotAdmitted and BootIsOver; to begin with `Unreachable` when the bus cannot be reached,
-    `WrongRoot`, CannotListen, CapabilityAdmissionError, and ValueError for an endpoint that is none, or
+    `WrongRoot`, CannotListen, and ValueError for an endpoint that is none, or
     of grpcs:// without certificates; and what `Outbox.open` and `Outbox.run` raise.
     """
     endpoint = Endpoint.parse(settings.endpoint)
@@ -235,11 +236,22 @@ class _Life:
 
     async def _register(self) -> None:
         settings, boot_id = self._settings, self._node.boot_id
-        facts = [
-            registration(offer, boot_id=boot_id, endpoint=settings.endpoint, host=settings.host)
-            for offer in self._offers
-        ]
-        await self._check_first()
+        clock = await self._told(self._asker.ask(ClockQuery()), "what time it is")
+        try:
+            facts = [
+                registration(
+                    offer,
+                    boot_id=boot_id,
+                    endpoint=settings.endpoint,
+                    host=settings.host,
+                    broker=clock,
+                )
+                for offer in self._offers
+            ]
+        except CapabilityAdmissionError as error:
+            # a node that is started again and again would else leave a refused registration each time
+            raise NotAdmitted(f"{error}; nothing was registered") from error
+        await self._told(self._check_host(), "on which host this node was")
         settings.directory.keep_boot(boot_id)
         for fact in facts:
             self._handed[fact.shard_id] = await self._outbox.hand(fact)
@@ -249,28 +261,14 @@ class _Life:
             self._registered[shard_id] = sequence
             await self._look_after(shard_id)
 
-    async def _check_first(self) -> None:
-        """Raise NotAdmitted where a tracker tells of something that speaks against registering."""
-        for check, what in (
-            (self._check_clock, "what time it is"),
-            (self._check_host, "on which host this node was"),
-        ):
-            try:
-                with anyio.fail_after(_CHECK_TIMEOUT_S):
-                    await check()
-            except (QueryRefused, Unreachable, TimeoutError) as error:
-                _log.info("no tracker says %s: %s", what, error or "it takes too long")
-
-    async def _check_clock(self) -> None:
-        """Raise NotAdmitted where a clock is so wrong that the registry would refuse the proofs.
-
-        A node that is started again and again would else leave a refused registration each time.
-        """
-        clock = await self._asker.ask(ClockQuery())
+    async def _told(self, asked: Awaitable[_T], what: str) -> _T | None:
+        """What a tracker tells before anything is registered; None where none does, in good time."""
         try:
-            admit_by_broker(self._offers, clock)
-        except CapabilityAdmissionError as error:
-            raise NotAdmitted(f"{error}; nothing was registered") from error
+            with anyio.fail_after(_CHECK_TIMEOUT_S):
+                return await asked
+        except (QueryRefused, Unreachable, TimeoutError) as error:
+            _log.info("no tracker says %s: %s", what, error or "it takes too long")
+            return None
 
     async def _check_host(self) -> None:
         """Raise NotAdmitted where registering would look like a copied key.

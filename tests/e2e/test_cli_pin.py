@@ -140,10 +140,19 @@ def test_a_lock_that_does_not_add_up_is_not_written_over_unasked(meshnet, model)
     sound = made.read_text()
     broken = sound.replace('"layer_count": 2', '"layer_count": 3')
     made.write_text(broken)
-    meshnet("node", "pin", model, *lock, code=1)
-    assert made.read_text() == broken
-    meshnet("node", "pin", model, *lock, "--overwrite")
-    assert made.read_text() == sound
+    for unsound in (broken, "{"):
+        made.write_text(unsound)
+        assert "--overwrite" in meshnet("node", "pin", model, *lock, code=1).err
+        assert made.read_text() == unsound
+        meshnet("node", "pin", model, *lock, "--overwrite")
+        assert made.read_text() == sound
+
+
+def test_a_label_that_is_named_is_taken_also_where_the_same_files_are_locked(meshnet, model):
+    meshnet("node", "pin", model, "--target", "mine", "--artifact-id", "acme/tiny")
+    again = ("--target", "mine", "--artifact-id", "acme/other", "--overwrite")
+    refused = meshnet("node", "pin", model, *again, code=1).err
+    assert "'acme/other'" in refused
 
 
 def test_a_target_of_a_local_file_has_its_digest_for_a_revision_and_keeps_a_commit(meshnet, model):

@@ -1,10 +1,13 @@
 """The client survives what peers, servers and our own callbacks do to it."""
 
 import asyncio
+import ssl
 import time
+from contextlib import suppress
 
 import anyio
 import pytest
+import trustme
 from nats.errors import FlushTimeoutError, ProtocolError
 
 from bus_kit import client, fill, until, wire
@@ -142,6 +145,23 @@ async def test_why_nobody_is_there_is_said_without_the_numbers_of_errors(host, s
         await connect(f"nats://{host}", name="test", timeout_s=2)
     assert "Errno" not in str(told.value)
     assert "Connect call" not in str(told.value)
+
+
+async def test_a_certificate_that_nobody_vouches_for_is_what_is_told(tmp_path):
+    authority = trustme.CA()
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(tmp_path / "pem")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "pem")
+
+    async def begin(_reader, writer):
+        writer.write(b'INFO {"tls_required":true,"max_payload":1048576}\r\n')
+        with suppress(OSError):
+            await writer.start_tls(context)
+
+    async with await asyncio.start_server(begin, "127.0.0.1", 0) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        with pytest.raises(Unreachable, match="certificate verify failed"):
+            await connect(f"tls://127.0.0.1:{port}", name="test", timeout_s=2)
 
 
 async def test_a_server_that_says_nothing_is_not_waited_for(server):

@@ -36,7 +36,7 @@ from meshnet_node import serve as serve_module
 from meshnet_node.admission import CapabilityAdmissionError
 from meshnet_node.capability import CapabilityContext, ShardSelection
 from meshnet_node.directory import NodeDirectory
-from meshnet_node.registration import Offer, admit_by_broker, registration
+from meshnet_node.registration import Offer, registration
 from meshnet_node.serve import BootIsOver, LoadedOffer, NotAdmitted, ServeSettings, serve_node
 from meshnet_node.session.failure import SessionFailed
 from meshnet_node.session.node import Limits
@@ -582,7 +582,7 @@ def test_a_time_that_no_clock_could_have_is_one_that_is_far_off(time_ns):
     with pytest.raises(
         CapabilityAdmissionError, match=r"stale: .* s (ahead of|behind) the broker's"
     ):
-        admit_by_broker([offer()], ClockAnswer(time_ns))
+        offer().admit(ClockAnswer(time_ns))
 
 
 # -- boots that are over, and nodes that are not heard -------------------------------------------------
@@ -653,7 +653,7 @@ async def test_a_proof_too_old_for_the_policy_in_force_is_not_registered(world):
 
 async def test_a_registration_that_the_registry_refuses_names_its_code(world, monkeypatch):
     # as where nobody told the policy in time
-    monkeypatch.setattr(serve_module, "admit_by_broker", lambda *_: None)
+    monkeypatch.setattr(serve_module, "_CHECK_TIMEOUT_S", 0.0)
     key = await world.enrolled()
     async with world.tracker():
         strict = msgspec.structs.replace(POLICY, max_report_age_ms=60_000)

@@ -240,8 +240,8 @@ async def test_work_that_has_begun_is_waited_for_before_anything_is_closed(how, 
                 shard.go_on.set()
             await freed(part)
     ended = {
-        "caller cancels": "closed by its caller",
-        "wire is cut": "closed by its caller",
+        "caller cancels": "its driver closed it or went away",
+        "wire is cut": "its driver closed it or went away",
         "node stops": "this node is stopping",
         "newer epoch": "failed: stale-epoch",
     }

@@ -16,6 +16,7 @@ from meshnet_events import forms
 from meshnet_events.keys import EventKey
 from meshnet_events.queries import NOT_FOUND
 from meshnet_events.session import Pair
+from meshnet_node.backends import Step
 from meshnet_node.handshake import presented_in
 from meshnet_node.recipe_identity import ShardIdentity
 from meshnet_node.session.failure import SessionFailed, reason_of
@@ -30,6 +31,7 @@ from session_kit import (
     QUICK,
     RECIPE,
     SHOOK_HANDS,
+    VOCABULARY,
     BrokenShard,
     NoTextShard,
     ToyShard,
@@ -725,3 +727,46 @@ def test_every_code_of_the_wire_has_its_cause_here():
     assert {code.name for code in pb.ErrorCode.DESCRIPTOR.values} - named == {
         "ERROR_CODE_UNSPECIFIED"
     }
+
+
+class OddShard(ToyShard):
+    """A shard whose backend puts out what it should not."""
+
+    def __init__(self, start, end, step):
+        super().__init__(start, end)
+        self.step = step
+
+    def open(self, start, end, *, positions=None):
+        slot = super().open(start, end, positions=positions)
+        slot._compute = lambda *_: self.step
+        return slot
+
+
+@pytest.mark.parametrize(
+    ("at", "step", "said"),
+    [
+        (0, Step(activations=b"short"), "gave 5 bytes, expected"),
+        (0, Step(activations=memoryview(b"no bytes")), "gave a memoryview, expected"),
+        (0, Step(token=1), "gave 0 bytes, expected"),
+        (1, Step(), "gave nothing, expected a token"),
+        (1, Step(token=1.5), "gave a float, expected a token"),
+        (1, Step(token=-1), "gave -1, expected a token"),
+        (1, Step(token=VOCABULARY), f"gave {VOCABULARY}, expected a token"),
+        (1, None, "gave nothing, expected a Step"),
+    ],
+)
+async def test_what_a_backend_should_not_put_out_is_its_own_hops_fault(at, step, said, caplog):
+    async with lab() as lab_:
+        bounds = ((0, 3), (3, LAYERS))
+        odd = OddShard(*bounds[at], step)
+        parts = [
+            await lab_.start(*one, loaded=odd if index == at else None)
+            for index, one in enumerate(bounds)
+        ]
+        with pytest.raises(SessionFailed) as caught:
+            async with lab_.open(*(part.hop() for part in parts)) as route:
+                await tokens_of(route, (3, 14), 1)
+    assert (caught.value.hop or 0) == at
+    assert "the backend failed" in caught.value.detail
+    assert said in caught.value.detail
+    assert f"hop {at}: failed: " in caplog.text, "which session it was is told"

@@ -121,7 +121,12 @@ def test_a_query_refuses_other_members_and_an_answer_may_learn_to_say_more(name)
         assert set(schema["properties"]) - set(schema["required"]) <= {"min_sequence", "exclude"}
     else:
         assert "additionalProperties" not in schema
-        assert set(schema["properties"]) - set(schema["required"]) <= {"head_sequence", "shards"}
+        assert set(schema["properties"]) - set(schema["required"]) <= {
+            "head_sequence",
+            "max_clock_skew_ms",
+            "max_report_age_ms",
+            "shards",
+        }
 
 
 @pytest.mark.parametrize("name", documents())

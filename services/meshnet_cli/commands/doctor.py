@@ -64,10 +64,11 @@ def doctor(
     r"""Prove that this machine computes what it declares, and find what would go wrong.
 
     The layers are loaded and a bounded real forward is pushed through them: its numbers must be finite,
-    of the right shapes, the same twice, and, of a whole model, those that the target records. What runs is compared with
-    the declared recipe, axis by axis. Clock, tracker, endpoint, key, host and disk are looked at too.
-    Every failure comes with what to do; exit code 1 when there is one. Nothing is changed but the
-    cache of digests and the files that are named to be written, which `meshnet node register` takes.
+    of the right shapes, the same twice, and, of a whole model, those that the target records. What runs
+    is compared with the declared recipe, axis by axis. Clock, tracker, endpoint, key, host and disk are
+    looked at too. Every failure comes with what to do; exit code 1 when there is one. Nothing is changed
+    but the cache of digests and the files that are named to be written, which `meshnet node register`
+    takes.
 
     ```
     meshnet node doctor model.gguf --manifest recipes.toml --layers 0:9 \

@@ -126,7 +126,7 @@ async def _generate(
     async with asking(settings) as asker:
         while True:
             driven = await plan_route(
-                asker, settings.need_realm(), recipe, "serve", key=key, exclude=left_out, tls=tls
+                asker, settings.need_realm(), recipe, "serve", key=key, lost=left_out, tls=tls
             )
             try:
                 return await _over(driven, prompt, tokens, shown)

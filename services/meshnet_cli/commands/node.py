@@ -216,22 +216,20 @@ def register(
         --endpoint grpc://10.0.0.7:7001 --new-boot
     ```
     """
-    from meshnet_node.registration import Offer, admit_by_broker, registration
+    from meshnet_node.registration import Offer, registration
 
     settings = settle(where)
     realm = settings.need_realm()
     parse_endpoint(endpoint)
     proof = _read_report(report)
     offer = Offer(shard_id, _read_identity(identity), proof, device or proof.backend.device)
-    offer.admit()
+    clock = anyio.run(_broker_clock, settings)
+    offer.admit(clock)
     node = settings.node_at(directory)
     key = read_node_key(node)
     boot_id, host = _boot(node, boot, is_new=new_boot), host_of(realm, declared_host)
     with naming_faults(ShardRegistered):
-        fact = registration(offer, boot_id=boot_id, endpoint=endpoint, host=host)
-    clock = anyio.run(_broker_clock, settings)
-    if clock is not None:
-        admit_by_broker([offer], clock)
+        fact = registration(offer, boot_id=boot_id, endpoint=endpoint, host=host, broker=clock)
     published, known = publish_as_node(where, node, key, fact, remedies=_remedies(node, key.public))
     state = known.state
     claim = state.claims[key.public][shard_id]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from meshnet_node.pin import Pinned
-    from meshnet_node.targets import LockedTarget, TargetFacts
+    from meshnet_node.targets import LockedTarget, LockedTargetError, TargetFacts
 
 _CUT = Group("Cutting", sort_key=1)
 _LOCK = Group("Locking a target", sort_key=2)
@@ -110,7 +110,7 @@ def pin(
         raise CliError(
             "--overwrite is of a cut or a lock: it needs --layers or --target", code=USAGE
         )
-    known = _known_target(target)
+    known = _known_target(target, overwrite=overwrite)
     before = None if target is None else _lock_until_now(target, overwrite=overwrite)
     with progress("hashing", "bytes") as meter:
         pinned = pin_files(
@@ -126,15 +126,19 @@ def pin(
         content = pinned.artifact.content_digest
         if revision is None and before and before.artifact.content_digest == content:
             # which commit they came from was said when they were locked
-            pinned = msgspec.structs.replace(pinned, artifact=before.artifact)
+            artifact = msgspec.structs.replace(pinned.artifact, revision=before.artifact.revision)
+            pinned = msgspec.structs.replace(pinned, artifact=artifact)
         lock = pinned.lock(known or pinned.target_facts(target), before=before)
         locked = ("locked in", str(_lock(lock, before, overwrite=overwrite)))
     answer(output, pinned.to_dict(), lambda screen: _show_pinned(screen, pinned, locked))
 
 
-def _known_target(name: str | None) -> "TargetFacts | None":
-    """What the target of this name should be; None when there is none, or no name."""
-    from meshnet_node.targets import UnknownTarget, load_target_facts, own_lock
+def _known_target(name: str | None, *, overwrite: bool) -> "TargetFacts | None":
+    """What the target of this name should be; None when there is none, or no name.
+
+    None too where what is there is no sound lock, and may be written over.
+    """
+    from meshnet_node.targets import LockedTargetError, UnknownTarget, load_target_facts, own_lock
 
     if name is None:
         return None
@@ -143,6 +147,10 @@ def _known_target(name: str | None) -> "TargetFacts | None":
         return load_target_facts(name)
     except UnknownTarget:
         return None
+    except LockedTargetError as error:
+        if overwrite:
+            return None
+        raise _unsound(error) from error
 
 
 def _lock_until_now(name: str, *, overwrite: bool) -> "LockedTarget | None":
@@ -158,10 +166,14 @@ def _lock_until_now(name: str, *, overwrite: bool) -> "LockedTarget | None":
         return load_locked_target(name)
     except (UnknownTarget, TargetNotLocked):
         return None
-    except LockedTargetError:
+    except LockedTargetError as error:
         if overwrite:
             return None
-        raise
+        raise _unsound(error) from error
+
+
+def _unsound(error: "LockedTargetError") -> CliError:
+    return CliError(str(error), "write over it with --overwrite, or name another --target")
 
 
 def _lock(target: "LockedTarget", before: "LockedTarget | None", *, overwrite: bool) -> Path:

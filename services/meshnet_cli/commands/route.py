@@ -63,14 +63,15 @@ def plan(
     ```
     """
     known = load(source)
+    excluded = _keys(known.state, exclude)
     found = find_route(
         known.state,
         find_recipe(known.state, key).recipe_key,
         purpose=purpose,
-        exclude=_keys(known.state, exclude),
+        exclude=excluded,
         alternatives=alternatives,
     )
-    return _answer(known, found, output)
+    return _answer(known, found, excluded, output)
 
 
 @app.command
@@ -93,33 +94,34 @@ def why_not(
     ```
     """
     known = load(source)
+    excluded = _keys(known.state, exclude)
     found = find_route(
         known.state,
         find_recipe(known.state, key).recipe_key,
         purpose=purpose,
-        exclude=_keys(known.state, exclude),
+        exclude=excluded,
     )
-    return _answer(known, found, output)
+    return _answer(known, found, excluded, output)
 
 
 def _keys(state: State, names: Sequence[str] | None) -> frozenset[str]:
     return frozenset(find_node(state, name).node for name in names or ())
 
 
-def _answer(known: Known, found: Route | NoRoute, output: Output) -> int:
+def _answer(known: Known, found: Route | NoRoute, excluded: frozenset[str], output: Output) -> int:
     if isinstance(found, NoRoute):
-        answer(output, found, lambda screen: _show_none(screen, known, found))
+        answer(output, found, lambda screen: _show_none(screen, known, found, excluded))
         return FAILED
     answer(output, found, lambda screen: _show(screen, known, found))
     return OK
 
 
-def _show_none(screen: "Console", known: Known, found: NoRoute) -> None:
+def _show_none(screen: "Console", known: Known, found: NoRoute, excluded: frozenset[str]) -> None:
     short = look.short(found.recipe_key)
     line(screen, look.status("refused", more=f"  no route to {found.purpose} {short}"))
     line(screen, f"recipe {found.recipe_key}")
     pairs(screen, (("  " + obstacle.code, obstacle.detail) for obstacle in found.obstacles))
-    for each in for_a_route((one.code for one in found.obstacles), found.recipe_key):
+    for each in for_a_route((one.code for one in found.obstacles), found.recipe_key, excluded):
         line(screen, each)
     footer(screen, known.footer())
 

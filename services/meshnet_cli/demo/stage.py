@@ -16,6 +16,7 @@ import anyio
 from msgspec import structs
 
 from meshnet_bus.api import Published
+from meshnet_bus.asker import Asker
 from meshnet_bus.client import SafeClient, closing, connect
 from meshnet_bus.local_server import LocalServer
 from meshnet_bus.publisher import Publisher
@@ -28,6 +29,7 @@ from meshnet_cli.tracking import serve_queries
 from meshnet_events import facts
 from meshnet_events.envelope import ChainHead, SignedEvent, sign_event
 from meshnet_events.keys import EventKey
+from meshnet_events.queries import PlanQuery
 from meshnet_events.record import Record
 from meshnet_node.directory import NodeDirectory
 from meshnet_tracker.projector import Projector
@@ -38,6 +40,7 @@ from meshnet_tracker.views import Views
 REALM = "demo"
 POLICY = structs.replace(facts.DEFAULT_POLICY, accept_declared_hosts=True)
 _PATIENCE_S = 20.0
+_ASK_EVERY_S = 0.2
 
 
 def now_ms() -> int:
@@ -115,6 +118,15 @@ class Stage:
         actor = Actor(name, key.public, folder, host, self.profile)
         self.actors.append(actor)
         return actor
+
+    async def planned_over(self, actor: Actor, recipe_key: str) -> None:
+        """Wait until a tracker plans to serve over `actor`: one that was just busy is spared a while."""
+        asker, query = Asker(self._nc, REALM), PlanQuery(purpose="serve", recipe=recipe_key)
+        with anyio.fail_after(_PATIENCE_S):
+            while True:
+                if actor.key in {hop.node for hop in (await asker.ask(query)).hops}:
+                    return
+                await anyio.sleep(_ASK_EVERY_S)
 
     async def user(self, *arguments: str) -> Done:
         """Run one command as somebody who is no node."""

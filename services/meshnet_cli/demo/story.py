@@ -88,6 +88,7 @@ async def tell(stage: Stage, name: ModelName, progress: Progress) -> AsyncIterat
         as_expected=done.code == 0 and bool(done.out.strip()),
     )
 
+    await stage.planned_over(cyd, key)
     await cyd.kill()
     done = await stage.user("generate", "--recipe", key, "--tokens", "12", prompt)
     yield Step(

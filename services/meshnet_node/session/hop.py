@@ -22,7 +22,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 
 from meshnet_bus.groups import leaves
 from meshnet_node.backends import BackendError, ContextFull, NoTokenizer, Slot, Step
-from meshnet_node.foreign import kind_of
+from meshnet_node.foreign import kind_of, text_of
 from meshnet_node.forward import Digests, token_bytes
 from meshnet_node.session.entrance import CallerGone, Stream, enter
 from meshnet_node.session.failure import SessionFailed, plain, violation
@@ -84,7 +84,7 @@ def _told(opening: Opening, is_stopping: Callable[[], bool]) -> Iterator[None]:
     )  # fmt: skip
     try:
         yield
-    except SessionFailed as failure:
+    except (SessionFailed, BackendError) as failure:
         _log.warning("%s: failed: %s", which, failure)
         raise
     except (CallerGone, anyio.get_cancelled_exc_class()):
@@ -261,7 +261,9 @@ class _Session:
             raise violation(f"tokens: an id beyond the vocabulary of {vocabulary}")
         self._digests.entered(token_bytes(ids))
         step = await self._computed(
-            lambda: self._slot.forward_tokens(ids, sample=frame.sample), len(ids)
+            lambda: self._slot.forward_tokens(ids, sample=frame.sample),
+            len(ids),
+            sample=frame.sample,
         )
         await self._put_out(step, frame.position, len(ids), sample=frame.sample)
 
@@ -276,7 +278,9 @@ class _Session:
             )
         self._digests.entered(data)
         step = await self._computed(
-            lambda: self._slot.forward_activations(data, sample=frame.sample), frame.count
+            lambda: self._slot.forward_activations(data, sample=frame.sample),
+            frame.count,
+            sample=frame.sample,
         )
         await self._put_out(step, frame.position, frame.count, sample=frame.sample)
 
@@ -291,10 +295,18 @@ class _Session:
                 f"{at + count} positions, at most {self._bounds.positions} may go into one session"
             )
 
-    async def _computed(self, forward: Callable[[], Step], count: int) -> Step:
-        step = await self._call(forward)
+    async def _computed(self, forward: Callable[[], Step], count: int, *, sample: bool) -> Step:
+        """What our backend made of `count` positions. What it should not have made is its own fault."""
+        step, facts = await self._call(forward), self._shard.facts
         if not isinstance(step, Step):
             raise BackendError(f"a forward gave {kind_of(step)}, expected a Step")
+        data, token, size = step.activations, step.token, count * facts.position_bytes
+        if self._link is not None:
+            if type(data) is not bytes or len(data) != size:
+                found = f"{len(data)} bytes" if type(data) is bytes else kind_of(data)
+                raise BackendError(f"a forward gave {found}, expected {size} bytes of activations")
+        elif sample and (type(token) is not int or not 0 <= token < facts.vocabulary):
+            raise BackendError(f"a forward gave {text_of(token)}, expected a token's id")
         self._position += count
         return step
 
@@ -306,10 +318,7 @@ class _Session:
                 position=position, count=count, sample=sample, data=step.activations
             )
             await self._down(pb.CallerFrame(activations=activations))
-        elif sample:
-            if step.token is None:
-                raise BackendError("the backend gave no token where one was asked for")
-            token = step.token
+        elif sample and (token := step.token) is not None:
             await self._return_token(token, await self._call(lambda: self._text_of(token)))
 
     def _text_of(self, token: int) -> bytes:
