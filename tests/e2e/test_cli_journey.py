@@ -257,7 +257,7 @@ def test_a_policy_is_changed_by_the_members_that_are_named(realm):
 
 
 def test_the_log_tells_every_record_with_its_outcome(realm):
-    Owner(realm, "another stranger").register(identity_block(0, 14), code=1)
+    Owner(realm, "stranger-2").register(identity_block(0, 14), code=1)
     lines = [json.loads(row) for row in realm("log", "-o", "ndjson").out.splitlines()]
     assert [row["sequence"] for row in lines] == list(range(1, newest(realm) + 1))
     assert lines[0]["type"] == "io.meshnet.realm.created.v1"
