@@ -216,6 +216,8 @@ def register(
         --endpoint grpc://10.0.0.7:7001 --new-boot
     ```
     """
+    from meshnet_events.admission import STALE
+    from meshnet_node.admission import CapabilityAdmissionError
     from meshnet_node.registration import Offer, registration
 
     settings = settle(where)
@@ -223,6 +225,11 @@ def register(
     parse_endpoint(endpoint)
     proof = _read_report(report)
     offer = Offer(shard_id, _read_identity(identity), proof, device or proof.backend.device)
+    try:
+        offer.admit()
+    except CapabilityAdmissionError as refusal:
+        if refusal.reason != STALE:  # whether it is too old, the policy in force says
+            raise
     clock = anyio.run(_broker_clock, settings)
     offer.admit(clock)
     node = settings.node_at(directory)
