@@ -11,6 +11,18 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+from meshnet_events.facts import Fingerprint, recipe_key
+
+# a recipe that a tracker made up in a test may answer with
+FINGERPRINT = Fingerprint(
+    catalogue_version="1",
+    model_artifact_digest="1" * 64,
+    recipe_id="r",
+    recipe_version="1",
+    runtime_recipe_digest="2" * 64,
+)
+KEY = recipe_key(FINGERPRINT.model_artifact_digest, FINGERPRINT.runtime_recipe_digest)
+
 MESHNET = [sys.executable, "-m", "meshnet_cli"]
 _SEED = re.compile("SU[A-Z2-7]{56}")
 _TIMEOUT_S = 30

@@ -125,9 +125,12 @@ class Query(
 
     min_sequence: Count = 0
 
-    def is_answered_by(self, answer: AnswerType) -> bool:
-        """Whether `answer` is one to this question, and not to another of its kind."""
-        raise NotImplementedError
+    def is_answered_by(self, answer: AnswerType) -> bool:  # noqa: ARG002 - each query looks at its own
+        """Whether `answer` is one to this question, and not to another of its kind.
+
+        Nothing is, unless the query says what.
+        """
+        return False
 
 
 class ClaimQuery(Query[ClaimAnswer], frozen=True, kw_only=True):

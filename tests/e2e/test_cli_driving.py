@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from cli_kit import MESHNET, end, free_port
+from cli_kit import FINGERPRINT, KEY, MESHNET, end, free_port
 from meshnet_bus.asker import QueryRefused
 from meshnet_cli import progress
 from meshnet_cli.commands.generate import _Shown
@@ -22,7 +22,6 @@ from meshnet_cli.output import note
 from meshnet_cli.remedies import for_a_route
 from meshnet_events import reasons
 from meshnet_events.answers import Obstacle, PlanAnswer
-from meshnet_events.facts import Fingerprint, recipe_key
 from meshnet_node.session.driver import RoutePlan
 from meshnet_node.session.failure import SessionFailed
 from meshnet_node.session.opening import RouteHop
@@ -30,14 +29,6 @@ from meshnet_proto import shard_runtime_pb2 as pb
 
 COMMANDS = (("generate", "a text"), ("node", "certify"))
 _PATIENCE_S = 30
-FINGERPRINT = Fingerprint(
-    catalogue_version="1",
-    model_artifact_digest="1" * 64,
-    recipe_id="r",
-    recipe_version="1",
-    runtime_recipe_digest="2" * 64,
-)
-KEY = recipe_key(FINGERPRINT.model_artifact_digest, FINGERPRINT.runtime_recipe_digest)
 NO_UTF_8 = os.fsdecode(b"a \xff")
 
 

@@ -7,22 +7,12 @@ import anyio
 import pytest
 
 from bus_kit import REALM, alongside
-from cli_kit import MESHNET, free_port
+from cli_kit import FINGERPRINT, KEY, MESHNET, free_port
 from meshnet_bus.service import QueryService
 from meshnet_cli.errors import FAILED, UNREACHABLE
 from meshnet_events.answers import PlanAnswer, PlannedHop
-from meshnet_events.facts import Fingerprint, recipe_key
 from meshnet_events.keys import EventKey
 from meshnet_events.queries import Reply
-
-FINGERPRINT = Fingerprint(
-    catalogue_version="1",
-    model_artifact_digest="1" * 64,
-    recipe_id="r",
-    recipe_version="1",
-    runtime_recipe_digest="2" * 64,
-)
-KEY = recipe_key(FINGERPRINT.model_artifact_digest, FINGERPRINT.runtime_recipe_digest)
 
 
 class Stubborn:
